@@ -32,6 +32,7 @@ from pyspark.sql import functions as sf
 import txnlog
 from tests.spark.spark_driver import say, session
 from tests.spark.spark_faults import Fault, Rows, executor_jvm, faulty
+from tests.stores.servers import versitygw
 from txnlog import Store
 from txnlog.spark import (
     SparkTransaction,
@@ -93,6 +94,10 @@ class Once(Fault):
     def upstream(self, given: Rows) -> Rows:
         """What happens to rows before they are written, or shuffled."""
         return given
+
+    def repair(self, error: Exception) -> bool:  # noqa: ARG002
+        """In the driver, when the job has failed: whether it is to run once more."""
+        return False
 
     def settle(self) -> None:
         """In the driver, once the rows are written: wait until what was to happen has."""
@@ -282,14 +287,14 @@ class Released(Once):
         assert self._marker.read_text() == "gone", "no executor was given back"
 
 
-class LostBesideAServer(LostWhileItUploads):
+class LostBesideS3(LostWhileItUploads):
     """An executor is lost while it uploads to an S3 server."""
 
     mode = "s3"
 
 
-class ServerHangs(Once):
-    """The S3 server does nothing for 20 s, while a task uploads."""
+class S3Hangs(Once):
+    """The server does nothing for 20 s, while a task uploads."""
 
     mode = "s3"
     _HANG_S = 20
@@ -307,6 +312,63 @@ class ServerHangs(Once):
         assert for_s > self._HANG_S - 1, f"nobody had to wait for the server: {for_s:.0f} s"
 
 
+class LostBesideHdfs(LostWhileItUploads):
+    """An executor is lost while it uploads to HDFS."""
+
+    mode = "hdfs"
+
+
+class HdfsHangs(S3Hangs):
+    """NameNode and DataNode do nothing for 20 s, while a task uploads."""
+
+    mode = "hdfs"
+
+
+class KeyReplaced(Once):
+    """While a task uploads, the server gets another key in the place of the profile's."""
+
+    mode = "keys"
+
+    def rows(self, given: Rows) -> Rows:
+        for number, batch in enumerate(given):
+            if number == 5 and self._is_first():
+                self._replace()
+            yield batch
+
+    @property
+    def _new_key(self) -> str:
+        return self._marker.stem.replace(".", "-")
+
+    def _replace(self) -> None:
+        write_profile(Path(os.environ[PROFILES]), self._new_key)
+        versitygw.write_accounts(Path(os.environ[ACCOUNTS]), {self._new_key: KEY_SECRET}, "admin")
+
+
+class KeyExpired(KeyReplaced):
+    """The profile gets the new key when the job has failed for the old one, and is run again."""
+
+    def _replace(self) -> None:
+        versitygw.write_accounts(Path(os.environ[ACCOUNTS]), {self._new_key: KEY_SECRET}, "admin")
+
+    def repair(self, error: Exception) -> bool:
+        failed = self._marker.with_suffix(".failed")
+        if failed.exists() or "does not know this access key" not in _causes(error):
+            return False
+        failed.touch()
+        write_profile(Path(os.environ[PROFILES]), self._new_key)
+        return True
+
+    def settle(self) -> None:
+        assert self._marker.with_suffix(".failed").exists(), "the job had other credentials"
+
+
+def _causes(error: BaseException | None) -> str:
+    """The messages of an error and of its causes, Spark's own ones too."""
+    if error is None:
+        return ""
+    return f"{error}\n{_causes(getattr(error, '_cause', None) or error.__cause__)}"
+
+
 FAULTS: dict[str, type[Once]] = {
     "map": LostInTheMapStage,
     "reduce": LostInTheReduceStage,
@@ -318,10 +380,14 @@ FAULTS: dict[str, type[Once]] = {
     "outrun": Outrun,
     "leaves": Decommissioned,
     "released": Released,
-    "s3-uploading": LostBesideAServer,
-    "s3-hangs": ServerHangs,
+    "s3-uploading": LostBesideS3,
+    "s3-hangs": S3Hangs,
+    "hdfs-uploading": LostBesideHdfs,
+    "hdfs-hangs": HdfsHangs,
+    "key-replaced": KeyReplaced,
+    "key-expired": KeyExpired,
 }
-LEAVES = {"uploading", "uploaded", "s3-uploading"}
+LEAVES = {"uploading", "uploaded", "s3-uploading", "hdfs-uploading"}
 """Those after which segments of the lost executor are in no log."""
 
 MODES: dict[str, dict[str, object]] = {
@@ -349,8 +415,22 @@ MODES: dict[str, dict[str, object]] = {
     },
     # The store is at a server, whose process is named in the environment.
     "s3": {},
+    "hdfs": {},
+    # As "s3", with keys that the server can forget, and a profile.
+    "keys": {},
 }
 SERVER = "TXNLOG_TEST_SERVER"
+ACCOUNTS = "TXNLOG_TEST_ACCOUNTS"
+"""The folder of the server's accounts, for faults."""
+PROFILES = "AWS_SHARED_CREDENTIALS_FILE"
+KEY_SECRET = "secret"
+
+
+def write_profile(path: Path, key: str) -> None:
+    """Make this the key of all who have the default profile."""
+    new = path.with_suffix(".new")
+    new.write_text(f"[default]\naws_access_key_id={key}\naws_secret_access_key={KEY_SECRET}\n")
+    new.replace(path)
 
 
 # -- paths ---------------------------------------------------------------------------------------
@@ -426,7 +506,8 @@ def with_keys(cell: Cell) -> None:
 
 def without_keys(cell: Cell) -> None:
     with cell.block() as txn:
-        txn.write(cell.read(txn).selectExpr("value"), topic=cell.topic)
+        rows = cell.read(txn).selectExpr("concat(value, ':', string(key)) AS value")
+        txn.write(rows, topic=cell.topic)
 
 
 def typed(cell: Cell) -> None:
@@ -575,8 +656,14 @@ def run(master: str, url: str, folder: str, mode: str) -> None:
         store.topics.create(topic, partitions=PARTITIONS, config=SMALL_SEGMENTS, schema=schema)
         fault = FAULTS[name](Path(folder, f"{topic}.lost"))
         spark.dataSource.register(faulty(fault))
+        cell = Cell(spark, store, Path(folder), topic, fault)
         try:
-            PATHS[path](Cell(spark, store, Path(folder), topic, fault))
+            try:
+                PATHS[path](cell)
+            except Exception as error:
+                if not fault.repair(error):
+                    raise
+                PATHS[path](cell)
             fault.settle()
         except Exception as error:  # noqa: BLE001 - the test judges
             text = " ".join(str(error).split())

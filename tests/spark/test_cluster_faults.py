@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,22 @@ import pytest
 import txnlog
 from tests.spark.driver_processes import Process, driver
 from tests.spark.fault_matrix import (
+    ACCOUNTS,
     CELLS,
     FAULTS,
+    KEY_SECRET,
     LEAVES,
+    PROFILES,
     READS,
     RECORDS,
     SERVER,
     target,
     times_ms,
+    write_profile,
     written,
 )
 from tests.spark.spark_cluster import standalone
-from tests.stores.servers import CannotStart, versitygw
+from tests.stores.servers import CannotStart, hdfs_cluster, versitygw
 from tests.stores.servers.s3_buckets import variables_for
 
 
@@ -39,28 +43,27 @@ class Place:
     """Where the store of a table is.
 
     Attributes:
-        files: the folder in which its files are.
         options: this process's storage options; others have them from the environment.
     """
 
     url: str
-    files: Path
     options: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
 
 
 @contextmanager
 def on_disk(folder: Path) -> Iterator[Place]:
-    yield Place(str(folder / "store"), folder / "store")
+    yield Place(str(folder / "store"))
 
 
 @contextmanager
-def on_s3(folder: Path) -> Iterator[Place]:
+def on_s3(folder: Path, users: dict[str, str] | None = None) -> Iterator[Place]:
     """An S3 server over a folder."""
     (folder / "server").mkdir()
     with ExitStack() as stack:
         try:
-            server = stack.enter_context(versitygw.run(folder / "server"))
+            run = versitygw.run(folder / "server", users=users, role="admin")
+            server = stack.enter_context(run)
         except CannotStart as reason:
             pytest.skip(f"versitygw: {reason}")
         assert server.process is not None
@@ -70,11 +73,39 @@ def on_s3(folder: Path) -> Iterator[Place]:
             "AWS_DEFAULT_REGION": "us-east-1",
             SERVER: f"{server.process.pid}",
         }
-        files = folder / "server" / "data" / server.url.partition("://")[2] / "store"
-        yield Place(f"{server.url}/store", files, options, environment)
+        yield Place(f"{server.url}/store", options, environment)
 
 
-PLACES = {"s3": on_s3}
+@contextmanager
+def with_a_profile(folder: Path) -> Iterator[Place]:
+    """An S3 server, and a profile that all processes of Spark share."""
+    profiles = folder / "credentials"
+    write_profile(profiles, "first")
+    with on_s3(folder, {"first": KEY_SECRET}) as place:
+        environment = {
+            **place.environment,
+            "AWS_ACCESS_KEY_ID": "",
+            "AWS_SECRET_ACCESS_KEY": "",
+            PROFILES: f"{profiles}",
+            ACCOUNTS: f"{folder / 'server'}",
+        }
+        yield replace(place, environment=environment)
+
+
+@contextmanager
+def on_hdfs(folder: Path) -> Iterator[Place]:
+    """A NameNode and a DataNode, which are one process."""
+    (folder / "server").mkdir()
+    with ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(hdfs_cluster.run_cluster(folder / "server", 1))
+        except CannotStart as reason:
+            pytest.skip(f"HDFS: {reason}")
+        environment = {SERVER: f"{cluster.process.pid}"}
+        yield Place(f"hdfs://127.0.0.1:{cluster.rpc_port}/store", environment=environment)
+
+
+PLACES = {"s3": on_s3, "keys": with_a_profile, "hdfs": on_hdfs}
 """By mode; all others are on a disk."""
 
 
@@ -84,7 +115,6 @@ class Matrix:
     def __init__(self, process: Process, folder: Path, place: Place) -> None:
         self._process = process
         self._folder = folder
-        self._files = place.files
         assert process.wait_for("ready") == "ready", process.errors()
         self.store = txnlog.open(place.url, storage_options=place.options)
 
@@ -115,13 +145,9 @@ class Matrix:
 
     def _left(self, topic: str) -> int:
         """How many segments were uploaded and not placed."""
-        folder = self._files
-        placed = {folder / segment.paths.log for segment in self.store.topics.segments(topic)}
-        found = {
-            *folder.glob(f"topics/{topic}/data/*/*.log"),
-            *folder.glob(f"topics/{topic}/data/*/*.parquet"),
-        }
-        return len(found - placed)
+        placed = {segment.paths.log for segment in self.store.topics.segments(topic)}
+        found = {name for name, _ in self.store.storage.list_all(f"topics/{topic}/data")}
+        return len({name for name in found if name.endswith((".log", ".parquet"))} - placed)
 
 
 @contextmanager

@@ -1,4 +1,7 @@
 import java.io.File;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.io.OutputStream;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
@@ -9,6 +12,7 @@ import org.apache.hadoop.hdfs.MiniDFSCluster;
 import org.apache.hadoop.hdfs.MiniDFSNNTopology;
 import org.apache.hadoop.minikdc.MiniKdc;
 import org.apache.hadoop.security.UserGroupInformation;
+import org.apache.hadoop.yarn.server.MiniYARNCluster;
 
 /**
  * A NameNode and DataNodes in one process, until it is killed.
@@ -22,6 +26,9 @@ import org.apache.hadoop.security.UserGroupInformation;
  *
  * <p>With the setting failover.port there are two NameNodes, the second at second.rpc.port and
  * second.http.port: whoever connects to the port makes the other one active, and is told "done".
+ *
+ * <p>With the setting yarn.clients there is a YARN of one node beside them; the folder of that name
+ * gets the settings that its clients need.
  */
 public final class HdfsCluster {
   public static void main(String[] arguments) throws Exception {
@@ -61,6 +68,9 @@ public final class HdfsCluster {
       System.out.println("ready");
       failOver(cluster, settings.getInt("failover.port", 0));
     }
+    if (settings.get("yarn.clients") != null) {
+      startYarn(cluster, folder, settings);
+    }
     System.out.println("ready");
     Thread.currentThread().join();
   }
@@ -88,6 +98,32 @@ public final class HdfsCluster {
           asked.getOutputStream().write("done".getBytes());
         }
       }
+    }
+  }
+
+  private static void startYarn(MiniDFSCluster cluster, File folder, Configuration settings)
+      throws Exception {
+    settings.set("fs.defaultFS", cluster.getFileSystem().getUri().toString());
+    settings.set("yarn.nodemanager.vmem-check-enabled", "false");
+    settings.set("yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage", "99");
+    settings.set("yarn.nodemanager.resource.memory-mb", "8192");
+    settings.set("yarn.scheduler.capacity.maximum-am-resource-percent", "1.0");
+    System.setProperty("test.build.data", new File(folder, "yarn").getPath());
+    MiniYARNCluster yarn = new MiniYARNCluster("yarn", 1, 1, 1);
+    yarn.init(settings);
+    yarn.start();
+    yarn.waitForNodeManagersToConnect(60_000);
+    Configuration known = new Configuration(yarn.getConfig());
+    known.unset("net.topology.node.switch.mapping.impl"); // a class that clients do not have
+    File clients = new File(settings.get("yarn.clients"));
+    clients.mkdirs();
+    write(known, new File(clients, "core-site.xml"));
+    write(known, new File(clients, "yarn-site.xml"));
+  }
+
+  private static void write(Configuration settings, File file) throws IOException {
+    try (OutputStream to = new FileOutputStream(file)) {
+      settings.writeXml(to);
     }
   }
 

@@ -65,6 +65,7 @@ def run_cluster(
     log = folder / "server.log"
     begin = log.stat().st_size if log.exists() else 0
     command: list[object] = ["java", f"-Xmx{_HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command += ["--add-opens=java.base/java.lang=ALL-UNNAMED"]  # YARN's pages need it
     command += ["-Djava.net.preferIPv4Stack=true", "-cp", f"{folder}:{jars}/*", _LAUNCHER]
     command += [folder / "cluster", rpc_port, http_port, datanodes]
     command += [f"dfs.replication={datanodes}", *settings]

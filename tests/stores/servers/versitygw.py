@@ -21,11 +21,15 @@ S3 = True
 
 @contextmanager
 def run(
-    folder: Path, port: int | None = None, users: Mapping[str, str] | None = None
+    folder: Path,
+    port: int | None = None,
+    users: Mapping[str, str] | None = None,
+    role: str = "user",
 ) -> Iterator[StoreServer]:
     """Run it over a folder below ``folder``; one that has been there goes on.
 
-    ``users`` are access keys with their secrets: of accounts that may do what policies allow them.
+    ``users`` are access keys with their secrets. Each may do what policies allow, or everything if
+    its ``role`` is "admin".
     """
     program = go_install("github.com/versity/versitygw/cmd/versitygw", f"v{VERSION}")
     data = folder / "data"
@@ -35,9 +39,8 @@ def run(
     # Without it every request has a connection of its own.
     command += ["--keep-alive", "--quiet"]
     if users:
-        accounts = {key: _account(key, secret) for key, secret in users.items()}
-        (folder / "users.json").write_text(json.dumps({"accessAccounts": accounts}))
-        command += ["--iam-dir", folder]
+        write_accounts(folder, users, role)
+        command += ["--iam-dir", folder, "--iam-cache-disable"]
     command += ["posix", data]
     with running(command, folder, ready=partial(listens, port)) as process:
         options = options_for(port)
@@ -45,6 +48,12 @@ def run(
         yield StoreServer("versitygw", VERSION, URL, options, process=process)
 
 
-def _account(key: str, secret: str) -> dict[str, object]:
+def write_accounts(folder: Path, users: Mapping[str, str], role: str) -> None:
+    """Let the server that keeps its accounts in a folder know these, and no others."""
     ids = dict.fromkeys(("userID", "groupID", "projectID"), 0)
-    return {"access": key, "secret": secret, "role": "user", **ids}
+    accounts = {
+        key: {"access": key, "secret": secret, "role": role, **ids} for key, secret in users.items()
+    }
+    new = folder / "users.new"
+    new.write_text(json.dumps({"accessAccounts": accounts}))
+    new.replace(folder / "users.json")

@@ -45,8 +45,10 @@ _SMALL_READS_AT_ONCE = 8
 
 _HINTS_BY_CODE = {
     "NoSuchBucket": "create the bucket, or correct the URL or the endpoint",
-    "InvalidAccessKeyId": "the server does not know this access key: check storage_options",
-    "SignatureDoesNotMatch": "the secret does not match the key: check storage_options",
+    "InvalidAccessKeyId": "the server does not know this access key: check storage_options, or "
+    "the profile, which the next request reads again",
+    "SignatureDoesNotMatch": "the secret does not match the key: check storage_options, or the "
+    "profile, which the next request reads again",
     "RequestTimeTooSkewed": "the clock of this machine and the server's differ by too much: set it",
     "ExpiredToken": "the session has expired: renew the profile's, which the next request finds; "
     "for explicit credentials (key, secret, token) give new ones by opening the store again",
