@@ -30,8 +30,11 @@ from txnlog.errors import (
     TxnlogError,
 )
 from txnlog.replication import Replicas, open_replicas, recover_controller, root_names
-from txnlog.replication.roots import agreement, epoch_notes, recovery
+from txnlog.replication.roots import agreement, epoch_notes, recovery, root_join
+from txnlog.replication.roots.find_replicas import prepare_root
 from txnlog.replication.roots.members import MarkedDisk
+from txnlog.replication.roots.replicated_storage import find_replicated
+from txnlog.replication.roots.root_join import join
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
 
@@ -104,6 +107,41 @@ def test_all_must_answer_or_be_given_up(made: txnlog.Store, tmp_path: Path) -> N
         recover(tmp_path, lost=["r7"])
     recover(tmp_path)
     assert values(reopened(tmp_path, "a")) == ["1", "3"]
+
+
+def test_a_root_that_came_before_all_others_were_lost(made: txnlog.Store, tmp_path: Path) -> None:
+    """Who added it was killed then. The others know of it all the same, so that it is asked."""
+    storage = find_replicated(reopened(tmp_path)._storage)
+    assert storage is not None
+    join(storage.agreement, *prepare_root(storage, str(tmp_path / "c")))
+    bring_back = [lose(tmp_path / "a"), lose(tmp_path / "b")]
+    write(made, "2")
+    for call in bring_back:
+        call()
+    shutil.rmtree(tmp_path / "control")
+    recover(tmp_path, "a")
+    assert values(reopened(tmp_path, "a")) == ["1", "2"]
+
+
+def test_who_was_joining_is_out(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has given up since, by an epoch that only the controller had; nobody waits for it."""
+    storage = find_replicated(reopened(tmp_path)._storage)
+    assert storage is not None
+    root, url = prepare_root(storage, str(tmp_path / "c"))
+
+    def fails(*_: object) -> None:
+        raise NotEnoughReplicas("its disk is full")
+
+    monkeypatch.setattr(root_join, "_copy", fails)
+    with pytest.raises(NotEnoughReplicas, match="disk is full"):
+        join(storage.agreement, root, url)
+    shutil.rmtree(tmp_path / "control")
+    recover(tmp_path, "a")
+    found = reopened(tmp_path, "a")
+    assert values(found) == ["1"]
+    assert Replicas(found).describe().out == ("r2",)
 
 
 def test_a_root_that_is_lost_with_the_controller(made: txnlog.Store, tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """Roots keep the epochs under which they were in sync, so that the controller may be lost.
 
 Before a process writes under an epoch, all members in sync have it. The set of the next one has a
-member in common with it, unless it began with an unclean election. So where all members in sync of
-an epoch answer, and none has a later one, nothing was acknowledged under a later one.
+member in common with it, unless it began with an unclean election. Before a root is copied to, the
+leader has the epoch that names it. So where all roots that one names answer, and none has a later
+one, nothing was acknowledged under a later one.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class Asks(Protocol):
     ) -> dict[Member, Epoch | None]: ...
 
 
-def note_epoch(agreement: Asks, epoch: Epoch) -> None:
-    """Have all members in sync keep an epoch; two requests to each, side by side.
+def note_epoch(agreement: Asks, epoch: Epoch, members: Sequence[Member] = ()) -> None:
+    """Have members keep an epoch, or all in sync; two requests to each, side by side.
 
     Raises:
         MemberFailed: one of them does not.
@@ -53,7 +54,7 @@ def note_epoch(agreement: Asks, epoch: Epoch) -> None:
             return newest_note(storage, epoch.number + 1)
         return newest_note(storage, epoch.number)
 
-    found = agreement.ask_all(epoch, epoch.in_sync, note, within_s=time_for(epoch))
+    found = agreement.ask_all(epoch, members or epoch.in_sync, note, within_s=time_for(epoch))
     for member, noted in found.items():
         if noted is None or noted == epoch or not agreement.is_newest(epoch):
             continue

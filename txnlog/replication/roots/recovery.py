@@ -84,7 +84,9 @@ def recover(
         who = Proposer(
             clock.token(), clock.now_ms(), f"the controller {known[-1]} was lost: now {to.url}"
         )
-        recovered = decided_at(msgspec.structs.replace(epoch, controllers=known), to.url, who)
+        # Who was joining may have given up since, and then nobody reads before somebody writes.
+        was = msgspec.structs.replace(epoch, controllers=known, joining={})
+        recovered = decided_at(was, to.url, who)
     elif root_names.CONTROLLER_FILE in to.list_names(""):
         recovered = epoch  # an attempt before this one has decided it
     else:

@@ -25,6 +25,7 @@ from txnlog import names
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, TxnlogError
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.copies import copy_between, put_at
+from txnlog.replication.roots.epoch_notes import note_epoch
 from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
@@ -91,6 +92,8 @@ def _join(agreement: Agreement, root: str, url: str, is_sound: IsSound) -> Joine
     try:
         epoch, member = _begin(agreement, agreement.epoch(), root, url)
         try:
+            # If this one is in sync alone, and the controller is lost, its root is to be asked.
+            _patiently(agreement, lambda: note_epoch(agreement, epoch, [epoch.leader]))
             with Kept.of(agreement, epoch, member, is_sound) as kept:
                 copied = _copy(agreement, epoch, member, is_sound, kept)
             after = _finish(agreement, epoch, member)
