@@ -111,8 +111,8 @@ def test_on_s3(s3_options: dict[str, Any]) -> None:
     storages = [S3Storage(f"test/uploads{end}", s3_options) for end in ("", "-beside")]
     for storage in storages:
         key = {"Bucket": "test", "Key": storage._key("topics/t/data/0/killed.log")}
-        begun = storage.client.call_s3("create_multipart_upload", **key)
-        storage.client.call_s3(
+        begun = storage.client.files.call_s3("create_multipart_upload", **key)
+        storage.client.files.call_s3(
             "upload_part", PartNumber=1, Body=b"part", UploadId=begun["UploadId"], **key
         )
     (left,) = storages[0].list_unfinished_uploads()

@@ -32,7 +32,13 @@ from tests.support.storage.fake_clouds import (
     gcs_options,
 )
 from txnlog.clock import SystemClock
-from txnlog.errors import ObjectNotFound, PutIfAbsentBroken, StorageError, UnsupportedFilesystem
+from txnlog.errors import (
+    InvalidOption,
+    ObjectNotFound,
+    PutIfAbsentBroken,
+    StorageError,
+    UnsupportedFilesystem,
+)
 from txnlog.log.create_once import create_once
 from txnlog.storage import open_storage
 from txnlog.storage.adapters import azure_client, gcs_client, http_answers, object_store
@@ -465,6 +471,12 @@ def test_keys_of_google_stay_secret() -> None:
     ) as caught:
         storage.get("a")
     assert "very secret" not in f"{caught.value} {storage!r} {storage.address()!r}"
+
+
+def test_an_option_of_another_type_is_the_options_fault() -> None:
+    """Nothing to try again, and the library's word for it is passed on."""
+    with pytest.raises(InvalidOption, match=r"gs://test/x: gcsfs .* storage option.*list"):
+        open_storage("gs://test/x", {"token": "anon", "access": []}).get("a")
 
 
 _FORKS = """

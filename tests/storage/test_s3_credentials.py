@@ -71,7 +71,7 @@ def serving() -> Iterator[ExpiringServer]:
     with run_server(server, server.server_port) as found.url:
         options = {"key": "setup", "secret": "s", "skip_instance_cache": True}
         client = S3Storage("test", {**options, "endpoint_url": found.url}).client
-        client.call_s3("create_bucket", Bucket="test")
+        client.files.call_s3("create_bucket", Bucket="test")
         yield found
 
 
@@ -223,7 +223,7 @@ def test_quick_reads_go_on_after_a_renewal(
     storage.get("a")
     storage.get("a")
     made: list[object] = []
-    events = storage.client.s3.meta.events
+    events = storage.client.files.s3.meta.events
     events.register("before-call.s3.GetObject", lambda **_: made.append(1))
     assert storage.get("a") == b"x"
     assert made == []
@@ -283,17 +283,17 @@ def test_one_client_serves_stores_that_are_opened_alike(
 ) -> None:
     """Making one takes longer than most requests."""
     write_profile(tmp_path, "a")
-    assert open_at(server, request).client is open_at(server, request).client
+    assert open_at(server, request).client.files is open_at(server, request).client.files
 
 
 def test_renewed_keys_do_not_pile_up_clients(
     server: ExpiringServer, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service that opens its store with new keys every hour. What is in use stays usable."""
-    monkeypatch.setattr("txnlog.storage.adapters.s3_client._INSTANCES_KEPT", 3)
+    monkeypatch.setattr("txnlog.storage.adapters.s3_files._INSTANCES_KEPT", 3)
     server.valid = {"key-0"}
     opened = [open_at(server, request, key=f"key-{hour}", secret="s") for hour in range(5)]
-    clients = [storage.client for storage in opened]
+    clients = [storage.client.files for storage in opened]
     assert list(type(clients[0])._cache.values()) == clients[2:]
     assert opened[0].put_if_absent("a", b"x")
 

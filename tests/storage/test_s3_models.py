@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from aiobotocore.session import AioSession  # type: ignore[import-untyped]
 
-from txnlog.storage.adapters.s3_client import S3Client
+from txnlog.storage.adapters.s3_files import S3Files
 from txnlog.storage.adapters.s3_models import make_session
 
 KINDS = ("service-2", "endpoint-rule-set-1", "paginators-1")
@@ -48,6 +48,6 @@ def test_a_client_looks_at_few_folders(monkeypatch: pytest.MonkeyPatch) -> None:
         return list_folder(path)
 
     monkeypatch.setattr(os, "listdir", note)
-    client = S3Client(key="k", secret="s", endpoint_url="http://127.0.0.1:1")
-    assert client.s3.meta.service_model.service_name == "s3"
+    files = S3Files(key="k", secret="s", endpoint_url="http://127.0.0.1:1")
+    assert files.s3.meta.service_model.service_name == "s3"
     assert 0 < len(looked) < 30

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.storage.scripted_s3 import Scripted, error, half_a_body, scripted_server, success
 from txnlog.clock import SystemClock
-from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.errors import ObjectNotFound
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.s3 import S3Storage
 from txnlog.storage.adapters.s3_reads import _pattern_of
@@ -41,10 +41,10 @@ def botocores_request(storage: S3Storage, name: str, byte_range: str | None) -> 
         sent.append(request)
         raise _Refused
 
-    events = storage.client.s3.meta.events
+    events = storage.client.files.s3.meta.events
     events.register("before-send.s3.GetObject", refuse, unique_id="refuse")
-    with suppress(StorageError):
-        storage._read(name, byte_range)
+    with suppress(_Refused):
+        storage.client.files.read_object("bucket", storage._key(name), byte_range)
     events.unregister("before-send.s3.GetObject", unique_id="refuse")
     return sent[0]
 
@@ -87,7 +87,7 @@ def test_a_read_is_what_botocore_would_send(
     name = "topics/ü+~ é%2F'(x)=&?/0.log"
     known = botocores_request(storage, "first", "bytes=7-7" if byte_range is None else None)
     expected = botocores_request(storage, name, byte_range)
-    client = storage.client.s3
+    client = storage.client.files.s3
     pattern = _pattern_of(client, known, storage._key("first"))
     assert pattern is not None
 
@@ -111,7 +111,7 @@ def test_what_is_signed_in_another_way_is_botocores(config: dict[str, Any]) -> N
     options = {**KEYS, "endpoint_url": "http://s3.example.test", "config_kwargs": config}
     storage = S3Storage("bucket/a", {**options, "skip_instance_cache": True})
     request = botocores_request(storage, "first", None)
-    assert _pattern_of(storage.client.s3, request, storage._key("first")) is None
+    assert _pattern_of(storage.client.files.s3, request, storage._key("first")) is None
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def storage(s3_options: dict[str, Any]) -> S3Storage:
 def count_calls(storage: S3Storage) -> Counter[str]:
     """By operation, the calls of botocore's from now on."""
     calls: Counter[str] = Counter()
-    storage.client.s3.meta.events.register(
+    storage.client.files.s3.meta.events.register(
         "before-call.s3", lambda model, **_: calls.update([model.name])
     )
     return calls
@@ -153,7 +153,7 @@ def test_many_reads_at_once_are_limited(
 ) -> None:
     """However many are asked for together, so many are on their way."""
     running = most = 0
-    client = storage.client
+    client = storage.client.files
     real = client._read_object
 
     async def counted(*arguments: Any) -> Any:
@@ -269,7 +269,7 @@ def test_another_client_has_patterns_of_its_own(storage: S3Storage) -> None:
     """A session that s3fs has recreated, with other credentials it may be, is learnt from first."""
     storage.put("a", b"x")
     storage.get("a")
-    storage.client.connect(refresh=True)
+    storage.client.files.connect(refresh=True)
     calls = count_calls(storage)
     assert [storage.get("a"), storage.get("a")] == [b"x", b"x"]
     assert calls == {"GetObject": 1}
@@ -286,7 +286,7 @@ def test_a_listing_does_not_guess_what_times_are(
 
     storage.put("a", b"x")
     monkeypatch.setattr(parsers, "DEFAULT_TIMESTAMP_PARSER", guess)
-    monkeypatch.setattr("txnlog.storage.adapters.s3_client.parse_timestamp", guess)
+    monkeypatch.setattr("txnlog.storage.adapters.s3_files.parse_timestamp", guess)
     assert "a" in storage.list_names("")
     monkeypatch.undo()
     found_ms = storage.modified_ms("a")

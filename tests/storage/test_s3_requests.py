@@ -33,7 +33,7 @@ class Sent:
     def __init__(self, storage: S3Storage) -> None:
         self.headers: dict[str, list[dict[str, str]]] = {}
         self.urls: list[str] = []
-        storage.client.s3.meta.events.register("before-send.s3", self._note)
+        storage.client.files.s3.meta.events.register("before-send.s3", self._note)
 
     def _note(self, request: Any, event_name: str, **_: Any) -> None:
         operation = event_name.rpartition(".")[2]
@@ -68,11 +68,11 @@ def do_everything(storage: S3Storage) -> Sent:
     assert storage.size("c") == len(_LARGE)
     assert storage.modified_ms("a") is not None
     assert storage.list_names("") == ["a", "b", "c"]
-    begun = storage.client.call_s3(
+    begun = storage.client.files.call_s3(
         "create_multipart_upload", Bucket="test", Key=storage._key("killed")
     )
     part = {"Bucket": "test", "Key": storage._key("killed"), "UploadId": begun["UploadId"]}
-    storage.client.call_s3("upload_part", PartNumber=1, Body=b"x", **part)
+    storage.client.files.call_s3("upload_part", PartNumber=1, Body=b"x", **part)
     (left,) = storage.list_unfinished_uploads()
     storage.abort_uploads([left])
     storage.delete(["a", "b", "c"])
@@ -147,7 +147,7 @@ def first_request(url: str, **options: object) -> Any:
         found.append(request)
         raise _Refused
 
-    storage.client.s3.meta.events.register("before-send.s3.PutObject", refuse)
+    storage.client.files.s3.meta.events.register("before-send.s3.PutObject", refuse)
     with suppress(StorageError):
         storage.put("a", b"x")
     return found[0]
@@ -285,13 +285,13 @@ def test_connections_are_shared_and_sized(s3_options: dict[str, Any]) -> None:
     The pool is large enough for several threads that gather, and users may choose its size.
     """
     one, other = S3Storage("test/one", s3_options), S3Storage("test/other", s3_options)
-    assert one.client is other.client
-    assert one.client.s3.meta.config.max_pool_connections == 64
+    assert one.client.files is other.client.files
+    assert one.client.files.s3.meta.config.max_pool_connections == 64
     own = {**s3_options, "config_kwargs": {"max_pool_connections": 7}}
     sized = S3Storage("test/one", own)
-    assert sized.client is not one.client
-    assert sized.client.s3.meta.config.max_pool_connections == 7
-    assert sized.client.loop is one.client.loop
+    assert sized.client.files is not one.client.files
+    assert sized.client.files.s3.meta.config.max_pool_connections == 7
+    assert sized.client.files.loop is one.client.files.loop
 
 
 # -- uploads that were killed --------------------------------------------------------------------
@@ -300,9 +300,9 @@ def test_connections_are_shared_and_sized(s3_options: dict[str, Any]) -> None:
 def begin_upload(storage: S3Storage, name: str, *parts: bytes) -> str:
     """The leftovers of a process killed during an upload."""
     where = {"Bucket": "test", "Key": storage._key(name)}
-    upload_id: str = storage.client.call_s3("create_multipart_upload", **where)["UploadId"]
+    upload_id: str = storage.client.files.call_s3("create_multipart_upload", **where)["UploadId"]
     for number, part in enumerate(parts, 1):
-        storage.client.call_s3(
+        storage.client.files.call_s3(
             "upload_part", PartNumber=number, Body=part, UploadId=upload_id, **where
         )
     return upload_id

@@ -52,7 +52,7 @@ def storage(s3_options: dict[str, Any]) -> S3Storage:
 def record_requests(storage: S3Storage) -> list[str]:
     """The names of the requests that botocore sends for ``storage`` from now on."""
     sent: list[str] = []
-    events = storage.client.s3.meta.events
+    events = storage.client.files.s3.meta.events
     events.register("before-send.s3", lambda request, **_: sent.append(request.method))
     return sent
 
@@ -134,7 +134,7 @@ def test_large_uploads_go_in_parts(storage: S3Storage) -> None:
     """An object of several parts arrives whole."""
     content = bytes(range(256)) * 4096 * 18
     operations: list[str] = []
-    events = storage.client.s3.meta.events
+    events = storage.client.files.s3.meta.events
     events.register("before-call.s3", lambda model, **_: operations.append(model.name))
     with storage.upload("large") as upload:
         upload.write(content)
@@ -149,13 +149,13 @@ def test_an_upload_that_fails_in_a_part_leaves_nothing(storage: S3Storage) -> No
         if params["query_string"].get("partNumber") == 2:
             raise ConnectionError("the line is cut")
 
-    storage.client.s3.meta.events.register("before-call.s3.UploadPart", fail)
+    storage.client.files.s3.meta.events.register("before-call.s3.UploadPart", fail)
     upload = storage.upload("large")
     upload.write(bytes(18 << 20))
     with pytest.raises(StorageError, match=r"uploading s3://test/.*/large failed: the line is cut"):
         upload.close()
     assert list(storage.list_all("")) == []
-    pending = storage.client.call_s3("list_multipart_uploads", Bucket="test")
+    pending = storage.client.files.call_s3("list_multipart_uploads", Bucket="test")
     assert pending.get("Uploads", []) == []
 
 
@@ -195,14 +195,14 @@ def test_the_probe_refuses_a_server_that_ignores_the_condition(s3_options: dict[
 
 def test_an_old_botocore_is_refused(storage: S3Storage) -> None:
     """s3fs drops arguments that botocore does not know: without a check, creates overwrite."""
-    operation = storage.client.s3.meta.service_model.operation_model("PutObject")
+    operation = storage.client.files.s3.meta.service_model.operation_model("PutObject")
     # On this storage's own client, which nobody else uses.
     del operation.input_shape.members["IfNoneMatch"]
-    assert not storage.client.knows_conditional_create()
-    client = storage.client
+    assert not storage.client.files.knows_conditional_create()
+    files = storage.client.files
     unconnected = S3Storage("test/old")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("txnlog.storage.adapters.s3_client.S3Client", lambda **_: client)
+        patch.setattr("txnlog.storage.adapters.s3_client.S3Files", lambda **_: files)
         with pytest.raises(UnsupportedFilesystem, match="botocore is too old"):
             unconnected.put_if_absent("a", b"x")
 
@@ -210,7 +210,8 @@ def test_an_old_botocore_is_refused(storage: S3Storage) -> None:
 def test_a_missing_s3fs_names_the_package() -> None:
     """The remedy is in the message."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delitem(sys.modules, "txnlog.storage.adapters.s3_client", raising=False)
+        for module in ("s3_client", "s3_files"):
+            patch.delitem(sys.modules, f"txnlog.storage.adapters.{module}", raising=False)
         patch.setitem(sys.modules, "s3fs", None)
         with pytest.raises(UnsupportedFilesystem, match=r"pip install 's3fs>=\S+'$"):
             S3Storage("test/missing").get("a")
@@ -365,7 +366,7 @@ def test_a_server_that_is_silent_is_not_waited_for_without_end(s3_options: dict[
 def test_bodies_are_sent_without_asking(storage: S3Storage) -> None:
     """Asking costs a round trip, and no timeout counts while the server thinks about it."""
     asked: list[bool] = []
-    storage.client.s3.meta.events.register(
+    storage.client.files.s3.meta.events.register(
         "before-send.s3", lambda request, **_: asked.append("Expect" in request.headers)
     )
     storage.put_if_absent("a", b"x")

@@ -231,8 +231,8 @@ def test_an_upload_that_was_killed(server: StoreServer, report: Report) -> None:
     assert isinstance(beside, S3Storage)
     for one in (storage, beside):
         key = {"Bucket": "test", "Key": one._key("data/killed.log")}
-        begun = one.client.call_s3("create_multipart_upload", **key)
-        one.client.call_s3(
+        begun = one.client.files.call_s3("create_multipart_upload", **key)
+        one.client.files.call_s3(
             "upload_part", PartNumber=1, Body=b"part", UploadId=begun["UploadId"], **key
         )
     assert list(storage.list_all("")) == []

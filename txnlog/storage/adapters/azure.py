@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from txnlog.errors import InvalidOption, UnsupportedFilesystem, how_to_install
+from txnlog.errors import InvalidOption
 from txnlog.storage.adapters.object_store import ObjectClient, ObjectStore
 from txnlog.storage.base import Storage, check_name
-from txnlog.storage.failure_messages import failure, secrets_of
+from txnlog.storage.failure_messages import secrets_of
 from txnlog.storage.option_types import parse_options
 
-_CONNECT_HINT = (
-    "name the account in the URL or as account_name, and give account_key, sas_token, "
-    "connection_string, a service principal, or anon=False for the identity of this machine"
-)
 _BOOLEANS = (
     "anon",
     "assume_container_exists",
@@ -59,7 +56,7 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
     return AzureStorage(url.rstrip("/"), parsed)
 
 
-class AzureStorage(ObjectStore):
+class AzureStorage(ObjectStore[ObjectClient]):
     """Objects below ``az://container/prefix``.
 
     Args:
@@ -69,12 +66,16 @@ class AzureStorage(ObjectStore):
     Raises InvalidOption: URL and options name different accounts.
     """
 
+    needs = "adlfs", "azure"
+    connect_hint = (
+        "name the account in the URL or as account_name, and give account_key, sas_token, "
+        "connection_string, a service principal, or anon=False for the identity of this machine"
+    )
+
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        place, _, prefix = url.partition("://")[2].partition("/")
-        self._container, _, host = place.partition("@")
-        given = dict(options or {})
-        super().__init__(url, f"{prefix}/" if prefix else "", given, _secrets_of(given))
-        self._client_options = {**given, **_account_options(host, given)}
+        super().__init__(url, options, _secrets_of(options or {}))
+        _, _, host = url.partition("://")[2].partition("/")[0].partition("@")
+        self._client_options = {**self._options, **_account_options(host, self._options)}
 
     @property
     def server(self) -> tuple[str, str, str]:
@@ -88,21 +89,12 @@ class AzureStorage(ObjectStore):
             or given.get("account_name")
             or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", "")
         )
-        return "azure", str(account).partition("?")[0], self._container
+        return "azure", str(account).partition("?")[0], self._bucket
 
-    def _connect(self) -> ObjectClient:
-        try:
-            from txnlog.storage.adapters.azure_client import AzureClient
-        except ImportError as error:
-            raise UnsupportedFilesystem(
-                f"{self.url} needs adlfs: {how_to_install('azure')}"
-            ) from error
-        try:
-            return AzureClient(self._container, self._client_options)
-        except Exception as error:
-            raise failure(
-                "connecting to", self.url, "", error, hint=_CONNECT_HINT, secrets=self._secrets
-            ) from error
+    def _load_client(self) -> Callable[[], ObjectClient]:
+        from txnlog.storage.adapters.azure_client import AzureClient
+
+        return partial(AzureClient, self._bucket, self._client_options)
 
 
 def _account_options(host: str, options: Mapping[str, Any]) -> dict[str, str]:

@@ -28,6 +28,7 @@ from azure.storage.blob.aio import BlobPrefix
 from fsspec.asyn import sync
 
 from txnlog.storage.adapters.http_answers import (
+    BUSY_HINTS,
     BUSY_STATUSES,
     Answer,
     RequestFailed,
@@ -51,15 +52,11 @@ _HINTS_BY_CODE = {
     "PublicAccessNotPermitted": "give credentials in storage_options",
     "NoAuthenticationInformation": "give credentials in storage_options",
 }
-_HINTS_BY_STATUS = {
+_HINTS_BY_STATUS = BUSY_HINTS | {
     400: "the server did not understand the request: check account and container",
     401: "the credentials are missing, wrong or expired: check storage_options",
     403: "permission is denied: whoever writes needs to read, write, create, delete and list blobs "
     "in this container, in a SAS token sp=racwdl",
-    429: "the server asks for fewer requests: try again later",
-    500: "the server has a problem: try again later",
-    502: "the server has a problem: try again later",
-    503: "the server is overloaded or down: try again later",
 }
 _NO_ANSWER = "nothing answers: check the account's name or host, network and firewall"
 _NO_CREDENTIALS = "give account_key, sas_token, connection_string or a service principal"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from txnlog.errors import InvalidOption
 from txnlog.storage.base import check_name
 
@@ -20,3 +22,9 @@ def bucket_path(url: str, service: str) -> str:
         raise InvalidOption(f"{service} URL needs a bucket, as in {protocol}://bucket/folder")
     check_name(path.rstrip("/"))
     return path
+
+
+def check_endpoint(endpoint_url: str, instead: str) -> None:
+    """Raise InvalidOption for one with credentials: errors of the HTTP client would show them."""
+    if urlsplit(endpoint_url).username is not None:
+        raise InvalidOption(f"credentials do not belong in endpoint_url: use {instead}")

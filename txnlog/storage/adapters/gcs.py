@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
-from txnlog.errors import InvalidOption, UnsupportedFilesystem, how_to_install
-from txnlog.storage.adapters.bucket_urls import bucket_path
+from txnlog.errors import InvalidOption
+from txnlog.storage.adapters.bucket_urls import bucket_path, check_endpoint
 from txnlog.storage.adapters.object_store import ObjectClient, ObjectStore
 from txnlog.storage.base import Storage
-from txnlog.storage.failure_messages import failure, secrets_of
 from txnlog.storage.option_types import parse_options
 
-_CONNECT_HINT = "check the storage options token and project"
 _BOOLEANS = ("skip_instance_cache", "use_listings_cache")
 
 
@@ -35,9 +33,7 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
             parsed["requester_pays"] = pays.lower() == "true"
     if "requests_timeout" in parsed:
         parsed["requests_timeout"] = _parse_seconds(parsed["requests_timeout"])
-    endpoint = str(parsed.get("endpoint_url") or "")
-    if urlsplit(endpoint).username is not None:
-        raise InvalidOption("credentials do not belong in endpoint_url: use the option token")
+    check_endpoint(str(parsed.get("endpoint_url") or ""), "the option token")
     return GcsStorage(f"gs://{path.rstrip('/')}", parsed)
 
 
@@ -62,7 +58,7 @@ def _parse_seconds(value: object) -> float:
         raise InvalidOption("storage option requests_timeout must be a number of seconds") from None
 
 
-class GcsStorage(ObjectStore):
+class GcsStorage(ObjectStore[ObjectClient]):
     """Objects below ``gs://bucket/prefix``.
 
     Args:
@@ -70,26 +66,18 @@ class GcsStorage(ObjectStore):
         options: for gcsfs: token, project, endpoint_url, requester_pays, session_kwargs, ...
     """
 
+    needs = "gcsfs", "gcs"
+    connect_hint = "check the storage options token and project"
+
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        self._bucket, _, prefix = url.partition("://")[2].strip("/").partition("/")
-        given = dict(options or {})
-        super().__init__(url, f"{prefix}/" if prefix else "", given, secrets_of(given))
+        super().__init__(url, options)
 
     @property
     def server(self) -> tuple[str, str, str]:
         emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
         return "gcs", str(self._options.get("endpoint_url") or emulator), self._bucket
 
-    def _connect(self) -> ObjectClient:
-        try:
-            from txnlog.storage.adapters.gcs_client import GcsClient
-        except ImportError as error:
-            raise UnsupportedFilesystem(
-                f"{self.url} needs gcsfs: {how_to_install('gcs')}"
-            ) from error
-        try:
-            return GcsClient(self._bucket, self._options)
-        except Exception as error:
-            raise failure(
-                "connecting to", self.url, "", error, hint=_CONNECT_HINT, secrets=self._secrets
-            ) from error
+    def _load_client(self) -> Callable[[], ObjectClient]:
+        from txnlog.storage.adapters.gcs_client import GcsClient
+
+        return partial(GcsClient, self._bucket, self._options)

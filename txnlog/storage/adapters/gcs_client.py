@@ -24,6 +24,7 @@ from gcsfs.core import GCSFileSystem
 from gcsfs.retry import HttpError, is_retriable
 
 from txnlog.storage.adapters.http_answers import (
+    BUSY_HINTS,
     BUSY_STATUSES,
     Answer,
     RequestFailed,
@@ -33,17 +34,13 @@ from txnlog.storage.adapters.http_answers import (
 from txnlog.storage.adapters.object_store import PART_BYTES, ListingPage, ObjectClient
 from txnlog.storage.whole import TooLarge, check_whole
 
-_HINTS_BY_STATUS = {
+_HINTS_BY_STATUS = BUSY_HINTS | {
     400: "the server did not understand the request: check the bucket's name and endpoint_url",
     401: "the credentials are missing, wrong or expired: check the storage option token, or run "
     "`gcloud auth application-default login`",
     403: "permission is denied: the account needs storage.objects.create, get, list and delete on "
     "this bucket (the role Storage Object User)",
     404: "create the bucket, or correct the URL or endpoint_url",
-    429: "the server asks for fewer requests: try again later",
-    500: "the server has a problem: try again later",
-    502: "the server has a problem: try again later",
-    503: "the server is overloaded or down: try again later",
 }
 _NO_ANSWER = "nothing answers: check endpoint_url, network and firewall, and that the server runs"
 _NO_CREDENTIALS = (

@@ -16,6 +16,12 @@ T = TypeVar("T")
 
 BUSY_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
 """With these the same request may succeed later, on any server."""
+BUSY_HINTS = {
+    429: "the server asks for fewer requests: try again later",
+    500: "the server has a problem: try again later",
+    502: "the server has a problem: try again later",
+    503: "the server is overloaded or down: try again later",
+}
 
 _PAUSES_S = (0.3, 1.0, 2.5)
 """About how long to wait before each retry. A request refused after all of them is reported;

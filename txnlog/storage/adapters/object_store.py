@@ -1,4 +1,4 @@
-"""The common part of Google Cloud Storage and Azure: objects by key, conditional creates.
+"""The common part of S3, Google Cloud Storage and Azure: objects by key, conditional creates.
 
 A client makes the requests, see :class:`ObjectClient`; here they become a Storage: names to keys,
 patience, errors, connections that survive a fork. Knows no library and no server.
@@ -8,24 +8,34 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
-from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.errors import (
+    InvalidOption,
+    ObjectNotFound,
+    StorageError,
+    UnsupportedFilesystem,
+    how_to_install,
+)
 from txnlog.storage.adapters.http_answers import Answer, RequestFailed, patiently
 from txnlog.storage.base import Address, Upload, check_name
 from txnlog.storage.buffered_uploads import SpooledUpload
-from txnlog.storage.failure_messages import failure
+from txnlog.storage.failure_messages import failure, redact, secrets_of
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.server_storage import ServerStorage
 from txnlog.storage.spool import Spool
 from txnlog.storage.whole import TooLarge
 
-_READING = "reading"
+READING = "reading"
 PART_BYTES = 8 << 20
 """Larger objects are uploaded in parts of this size."""
+
+T = TypeVar("T")
+C = TypeVar("C", bound="ObjectClient")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,31 +101,63 @@ class ObjectClient(ABC):
         """Delete an object; else MISSING."""
 
 
-class ObjectStore(ServerStorage):
+class ObjectStore(ServerStorage, Generic[C]):
     """Objects below one prefix of a bucket; a subclass says how to connect.
 
     Args:
         url: without credentials; ``open_storage`` takes it again.
-        prefix: of all keys: "", or ending in "/".
         options: what the client is made with.
-        secrets: values to redact in messages.
+        secrets: values to redact in messages; without it, the options whose names say so.
     """
 
-    needs: str
-    """The package to install, for the message that it is missing."""
+    needs: tuple[str, str]
+    """The package to install, and the extra that has it, for the message that it is missing."""
+    connect_hint: str | None = None
+    """What to do if no client can be made, unless its error says it."""
 
     def __init__(
-        self, url: str, prefix: str, options: Mapping[str, Any], secrets: frozenset[str]
+        self, url: str, options: Mapping[str, Any] | None, secrets: frozenset[str] | None = None
     ) -> None:
         self.url = url
-        self._prefix = prefix
-        self._options = dict(options)
-        self._secrets = secrets
-        self._connected: tuple[int, ObjectClient] | None = None
+        place, _, prefix = url.partition("://")[2].strip("/").partition("/")
+        self._bucket = place.partition("@")[0]
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._options = dict(options or {})
+        self._secrets = secrets_of(self._options) if secrets is None else secrets
+        self._connected: tuple[int, C] | None = None
 
     @abstractmethod
-    def _connect(self) -> ObjectClient:
-        """A new client. Raises UnsupportedFilesystem: its library is missing."""
+    def _load_client(self) -> Callable[[], C]:
+        """What makes a client. Raises ImportError: its library is missing."""
+
+    def _connect(self) -> C:
+        package, extra = self.needs
+        try:
+            make_client = self._load_client()
+        except ImportError as error:
+            raise UnsupportedFilesystem(
+                f"{self.url} needs {package}: {how_to_install(extra)}"
+            ) from error
+        try:
+            return make_client()
+        except UnsupportedFilesystem:
+            raise
+        except TypeError as error:
+            why = redact(str(error), self._secrets)
+            raise InvalidOption(
+                f"{self.url}: {package} does not know a storage option, or does not take its "
+                f"type: {why}"
+            ) from error
+        except RequestFailed as error:
+            raise self._failure("connecting to", "", error) from error
+        except Exception as error:
+            raise failure(
+                "connecting to", self.url, "", error, hint=self.connect_hint, secrets=self._secrets
+            ) from error
+
+    def _patiently(self, request: Callable[[], T]) -> T:
+        """Make a request, and repeat it as long as that may help. Raises RequestFailed."""
+        return patiently(request)
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, dict[str, Any]]]:
         return type(self), (self.url, self._options)
@@ -124,10 +166,14 @@ class ObjectStore(ServerStorage):
         return Address(self.url, self._options)
 
     @property
-    def client(self) -> ObjectClient:
+    def client(self) -> C:
         """The connection: made when first used, and again after a fork.
 
         An event loop does not survive a fork, nor may two processes share a socket.
+
+        Raises:
+            UnsupportedFilesystem: its library is missing, or too old.
+            InvalidOption: there is no such storage option.
         """
         connected = self._connected
         if connected is None or connected[0] != os.getpid():
@@ -146,7 +192,7 @@ class ObjectStore(ServerStorage):
     def _failure(self, operation: str, name: str, error: BaseException) -> StorageError:
         if not isinstance(error, RequestFailed):
             return failure(operation, self.url, name, error, secrets=self._secrets)
-        if error.answer is Answer.MISSING and operation == _READING:
+        if error.answer is Answer.MISSING and operation == READING:
             return ObjectNotFound(f"there is no {self.url}/{name}")
         return failure(
             operation,
@@ -158,6 +204,14 @@ class ObjectStore(ServerStorage):
             # What is missing in an upload is the upload: another one may succeed.
             retriable=error.answer in (Answer.BUSY, Answer.MISSING),
         )
+
+    @contextmanager
+    def _explained(self, operation: str, name: str) -> Iterator[None]:
+        """Raise StorageError, or ObjectNotFound, for what a client raises in the block."""
+        try:
+            yield
+        except (RequestFailed, TooLarge) as error:
+            raise self._failure(operation, name, error) from error
 
     # -- writing ---------------------------------------------------------------------------------
 
@@ -172,7 +226,7 @@ class ObjectStore(ServerStorage):
         key, client = self._key(name), self.client
         self.check_before_write(name)
         try:
-            patiently(partial(client.create, key, bytes(data)))
+            self._patiently(partial(client.create, key, bytes(data)))
         except RequestFailed as error:
             if error.answer is Answer.TAKEN:
                 return False
@@ -181,10 +235,8 @@ class ObjectStore(ServerStorage):
 
     def put(self, name: str, data: bytes) -> None:
         key, client = self._key(name), self.client
-        try:
-            patiently(partial(client.write, key, bytes(data)))
-        except RequestFailed as error:
-            raise self._failure("creating", name, error) from error
+        with self._explained("creating", name):
+            self._patiently(partial(client.write, key, bytes(data)))
 
     def replace(self, name: str, data: bytes) -> None:
         self.put(name, data)
@@ -197,10 +249,8 @@ class ObjectStore(ServerStorage):
             self.put(name, spool.read())
             return
         key, client = self._key(name), self.client
-        try:
+        with self._explained("uploading", name):
             client.write_file(key, spool.name)
-        except RequestFailed as error:
-            raise self._failure("uploading", name, error) from error
 
     def delete(self, names: Iterable[str]) -> None:
         checked = [check_name(name) for name in names]
@@ -209,7 +259,7 @@ class ObjectStore(ServerStorage):
     def _delete_one(self, name: str) -> None:
         key, client = self._key(name), self.client
         try:
-            patiently(partial(client.delete, key))
+            self._patiently(partial(client.delete, key))
         except RequestFailed as error:
             if error.answer is not Answer.MISSING:
                 raise self._failure("deleting", name, error) from error
@@ -218,21 +268,19 @@ class ObjectStore(ServerStorage):
 
     def get(self, name: str) -> bytes:
         key, client = self._key(name), self.client
-        try:
-            return patiently(partial(client.read, key))
-        except (RequestFailed, TooLarge) as error:
-            raise self._failure(_READING, name, error) from error
+        with self._explained(READING, name):
+            return self._patiently(partial(client.read, key))
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
         key, client = self._key(name), self.client
         if stop <= start:
             return b""
         try:
-            return patiently(partial(client.read_range, key, start, stop))
+            return self._patiently(partial(client.read_range, key, start, stop))
         except (RequestFailed, TooLarge) as error:
             if isinstance(error, RequestFailed) and error.answer is Answer.PAST_END:
                 return b""
-            raise self._failure(_READING, name, error) from error
+            raise self._failure(READING, name, error) from error
 
     def size(self, name: str) -> int:
         return self._describe(name)[0]
@@ -242,10 +290,8 @@ class ObjectStore(ServerStorage):
 
     def _describe(self, name: str) -> tuple[int, int]:
         key, client = self._key(name), self.client
-        try:
-            return patiently(partial(client.describe, key))
-        except RequestFailed as error:
-            raise self._failure(_READING, name, error) from error
+        with self._explained(READING, name):
+            return self._patiently(partial(client.describe, key))
 
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
         prefix = self._folder_prefix(folder)
@@ -276,10 +322,8 @@ class ObjectStore(ServerStorage):
             ask = partial(
                 client.list_page, prefix, start_after=after, deep=deep, next_page=next_page
             )
-            try:
-                page = patiently(ask)
-            except RequestFailed as error:
-                raise self._failure("listing", folder, error) from error
+            with self._explained("listing", folder):
+                page = self._patiently(ask)
             yield page
             if page.next_page is None:
                 return

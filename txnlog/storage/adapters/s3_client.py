@@ -1,203 +1,238 @@
-"""The S3 client: s3fs, with what txnlog needs of it changed. Imports s3fs; nothing else may.
+"""The requests to S3 and servers that speak its protocol, with botocore's answers in common terms.
 
-Knows buckets, keys and botocore; nothing of stores.
+One level below fsspec's file functions, because those add a HEAD here and drop the condition there;
+sessions, credentials and retries stay s3fs's. Knows buckets and keys; nothing of stores.
 """
 
 from __future__ import annotations
 
-import asyncio
-import datetime as dt
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from botocore.utils import parse_timestamp  # type: ignore[import-untyped]
-from fsspec.asyn import sync_wrapper
-from s3fs import S3FileSystem
-from s3fs.core import S3_RETRYABLE_ERRORS
+from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 
-from txnlog.storage.adapters.s3_credentials import Renewal, may_be_credentials
-from txnlog.storage.adapters.s3_models import make_session
-from txnlog.storage.adapters.s3_reads import QuickReads, noting_requests, watch_requests
-from txnlog.storage.whole import check_whole
+from txnlog.errors import UnsupportedFilesystem
+from txnlog.storage.adapters.http_answers import BUSY_HINTS, Answer, RequestFailed
+from txnlog.storage.adapters.object_store import PART_BYTES, ListingPage, ObjectClient
+from txnlog.storage.adapters.s3_credentials import surroundings
+from txnlog.storage.adapters.s3_files import S3Files, code_of, status_of
+from txnlog.storage.whole import TooLarge
 
-_BODY_ATTEMPTS = 3
-_INSTANCES_KEPT = 16
-"""fsspec keeps every instance, for stores that are opened alike. A process whose keys are renewed
-every hour keeps the newest ones; whoever has another may go on with it."""
-_READS_AT_ONCE = 32
-"""How many requests are made together, by however many threads: half of the connections."""
+_CONFLICTS = 10
+"""A 409 says that another conditional PUT of the name is under way: neither has won yet. It is over
+within a round trip or two, so asking again is pause enough; whoever still loses gets an error, and
+the callers of put-if-absent wait before they repeat that."""
+_PARTS_AT_ONCE = 2
+"""An upload needs up to 2 * PART_BYTES of memory, whatever its size."""
+
+_HINTS_BY_CODE = {
+    "NoSuchBucket": "create the bucket, or correct the URL or the endpoint",
+    "InvalidAccessKeyId": "the server does not know this access key: check storage_options, or "
+    "the profile, which the next request reads again",
+    "SignatureDoesNotMatch": "the secret does not match the key: check storage_options, or the "
+    "profile, which the next request reads again",
+    "RequestTimeTooSkewed": "the clock of this machine and the server's differ by too much: set it",
+    "ExpiredToken": "the session has expired: renew the profile's, which the next request finds; "
+    "for explicit credentials (key, secret, token) give new ones by opening the store again",
+    "NoCredentialsError": "give key and secret in storage_options, or configure a profile",
+    "EndpointConnectionError": "nothing answers: check endpoint_url, and that the server runs",
+    "ConnectTimeoutError": "nothing answers: check endpoint_url, network and firewall",
+    "ReadTimeoutError": "the server took too long: try again later",
+}
+_HINTS_BY_STATUS = BUSY_HINTS | {
+    301: "the bucket is in another region: set client_kwargs={'region_name': ...}",
+    400: "the server did not understand the request: check region and endpoint_url",
+    403: "permission is denied: the credentials need s3:GetObject, PutObject, DeleteObject, "
+    "ListBucket and AbortMultipartUpload on this bucket, and vacuum "
+    "ListBucketMultipartUploads and ListMultipartUploadParts",
+    409: "another create of this name is under way: try again",
+    501: "the server does not implement this, maybe conditional creates (If-None-Match: *); "
+    "without them it cannot carry a store",
+}
+_RETRIABLE_STATUSES = frozenset({408, 409, 429, 500})
+"""Statuses below 502 with which the same request may succeed later."""
+_PERMANENT_CODES = frozenset({"NoCredentialsError", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 
 
-class S3Client(S3FileSystem):  # type: ignore[misc] # s3fs has no types
-    """s3fs with a read of one request, and with retries that end while a person still waits.
+class S3Client(ObjectClient):
+    """One bucket.
 
-    A class of its own has its own cache of instances in fsspec, so nobody else's are changed.
+    Args:
+        bucket: its name.
+        options: for ``s3fs.S3FileSystem``.
     """
 
-    # s3fs repeats what botocore has repeated already, by default 5 times 5. Together with the
-    # attempts below: a server that refuses connections is reported within 3 s, one that does not
-    # answer within 90 s (at the default timeouts), and throttling is waited out 6 times.
-    retries = 2
+    def __init__(self, bucket: str, options: Mapping[str, Any]) -> None:
+        self._bucket = bucket
+        given = {**options, "use_listings_cache": False, "made_in": surroundings()}
+        try:
+            self.files = S3Files(**given)
+            conditional = self.files.knows_conditional_create()
+        except TypeError:
+            raise
+        except Exception as error:
+            raise _judge(error) from error
+        if not conditional:
+            raise UnsupportedFilesystem(
+                f"s3://{bucket}: the installed botocore is too old for conditional creates, and "
+                "would overwrite: pip install -U s3fs aiobotocore botocore"
+            )
 
-    def _prepare_config_kwargs(self) -> dict[str, Any]:
-        settings: dict[str, Any] = super()._prepare_config_kwargs()
-        settings.setdefault("retries", {"mode": "standard", "total_max_attempts": 3})
-        # gather() runs 16 requests at a time, for each of several threads.
-        settings.setdefault("max_pool_connections", 64)
-        return settings
+    def create(self, key: str, data: bytes) -> None:
+        """See ObjectClient. Botocore repeats a PUT whose answer was lost: that may be TAKEN."""
+        for left in reversed(range(_CONFLICTS)):
+            try:
+                self.ask("put_object", Key=key, Body=data, IfNoneMatch="*")
+                return
+            except RequestFailed as error:
+                if status_of(error) != 409 or not left:
+                    raise
 
-    def __init__(self, *args: Any, made_in: str = "", **options: Any) -> None:  # noqa: ARG002
-        # fsspec keeps instances by their arguments: ``made_in`` keeps those of one environment from
-        # being used in another.
-        super().__init__(*args, **options)
-        for token in list(self._cache)[: 1 - _INSTANCES_KEPT]:
-            self._cache.pop(token, None)
-        given: Any = self.session
-        self.session: Any = given or make_session(**self.kwargs)
-        explicit = self.anon or self.key or "aws_access_key_id" in self.client_kwargs
-        self._renewal: Renewal | None = None
-        if not given and not explicit:
-            self._renewal = Renewal(partial(make_session, **self.kwargs))
+    def write(self, key: str, data: bytes) -> None:
+        self.ask("put_object", Key=key, Body=data)
 
-    async def get_s3(self, bucket: str | None = None) -> Any:
-        """The client of botocore, whose requests with a body do not ask whether they may come.
+    def write_file(self, key: str, path: str) -> None:
+        with _judging():
+            self.files.put_file(
+                path,
+                f"{self._bucket}/{key}",
+                chunksize=PART_BYTES,
+                max_concurrency=_PARTS_AT_ONCE,
+                ContentType="application/octet-stream",
+            )
 
-        A server that stalls when it is asked (``Expect: 100-continue``) is waited for without any
-        timeout; asked or not, a body costs a round trip less without.
-        """
-        client = await super().get_s3(bucket)
-        client.meta.events.register_last(
-            "before-call.s3", _send_body_at_once, unique_id="txnlog-send-body-at-once"
-        )
-        watch_requests(client)
-        # Most of the time that a listing took went into its objects' times, which nobody asks for.
-        parsers = self.session.get_component("response_parser_factory")
-        parsers.set_parser_defaults(timestamp_parser=_parse_time)
-        return client
+    def read(self, key: str) -> bytes:
+        return self._read(key, None)
 
-    def _get_s3_method_kwargs(
-        self, method: Any, *defaults: dict[str, Any], **arguments: Any
-    ) -> dict[str, Any]:
-        # Older releases say only in some requests who pays.
-        found: dict[str, Any] = super()._get_s3_method_kwargs(
-            method, self.req_kw, *defaults, **arguments
-        )
+    def read_range(self, key: str, start: int, stop: int) -> bytes:
+        return self._read(key, (start, stop))
+
+    def _read(self, key: str, part: tuple[int, int] | None) -> bytes:
+        with _judging():
+            data: bytes = self.files.read_object(self._bucket, key, _range_of(part))
+        return data
+
+    def read_together(
+        self, wanted: Sequence[tuple[str, tuple[int, int] | None]]
+    ) -> list[bytes | RequestFailed | TooLarge]:
+        """Objects and parts of them, all asked for at once: what was read, or why it was not."""
+        ranges = [(key, _range_of(part)) for key, part in wanted]
+        found: list[bytes | RequestFailed | TooLarge] = []
+        for data in self.files.read_objects(self._bucket, ranges):
+            if isinstance(data, bytes | TooLarge):
+                found.append(data)
+            elif isinstance(data, Exception):
+                found.append(_judge(data))
+            else:
+                raise data
         return found
 
-    async def _call_s3(self, method: str, *defaults: dict[str, Any], **arguments: Any) -> Any:
-        """A request; again, with other credentials, if these were refused and may be out of date.
+    def describe(self, key: str) -> tuple[int, int]:
+        head = self.ask("head_object", Key=key)
+        return int(head["ContentLength"]), int(head["LastModified"].timestamp() * 1000)
 
-        One that was refused has had no effect.
-        """
-        await self.set_session()
-        client = await self.get_s3(arguments.get("Bucket"))
-        used = Renewal.used_by(client)
-        try:
-            return await super()._call_s3(method, *defaults, **arguments)
-        except Exception as error:
-            if self._renewal is None or not may_be_credentials(code_of(error), method):
-                raise
-            if not await self._renewal.renew(client, used):
-                raise
-        self.__dict__.pop("_txnlog_reads", None)  # they have stopped at the refusal
-        return await super()._call_s3(method, *defaults, **arguments)
-
-    call_s3 = sync_wrapper(_call_s3)
-
-    async def _read_object(self, bucket: str, key: str, byte_range: str | None) -> bytes:
-        """The object, or a part such as ``bytes=0-9``.
-
-        Not s3fs's ``cat_file``: that asks for the size first, unless told otherwise by an argument
-        that older releases do not have.
-        """
-        await self.set_session()
-        client = await super().get_s3(bucket)
-        data = await self._quick_reads().read(client, bucket, key, byte_range)
-        if data is not None:
-            return data
-        ranged = {} if byte_range is None else {"Range": byte_range}
-        for attempt in range(1, _BODY_ATTEMPTS + 1):
-            with noting_requests() as sent:
-                answer = await self._call_s3("get_object", Bucket=bucket, Key=key, **ranged)
-            try:
-                if byte_range is None:
-                    check_whole(answer.get("ContentLength"))
-                body: bytes = await answer["Body"].read()
-            except S3_RETRYABLE_ERRORS:
-                # The connection broke within the body, which botocore does not repeat.
-                if attempt == _BODY_ATTEMPTS:
-                    raise
-            else:
-                if sent:
-                    self._quick_reads().learn(client, bucket, key, sent[-1])
-                return body
-            finally:
-                answer["Body"].close()
-        raise AssertionError("the loop returns or raises")
-
-    read_object = sync_wrapper(_read_object)
-
-    def _quick_reads(self) -> QuickReads:
-        quick: QuickReads = self.__dict__.setdefault("_txnlog_reads", QuickReads())
-        return quick
-
-    async def _read_objects(
-        self, bucket: str, wanted: Sequence[tuple[str, str | None]]
-    ) -> list[bytes | BaseException]:
-        """For each key and range what :meth:`_read_object` returns, or raises."""
-        limit: asyncio.Semaphore = self.__dict__.setdefault(
-            "_txnlog_limit", asyncio.Semaphore(_READS_AT_ONCE)
+    def list_page(
+        self, prefix: str, *, start_after: str, deep: bool, next_page: str | None
+    ) -> ListingPage:
+        given = {
+            "Prefix": prefix,
+            "StartAfter": start_after,
+            "Delimiter": "" if deep else "/",
+            "ContinuationToken": next_page or "",
+        }
+        page = self.ask("list_objects_v2", **{k: v for k, v in given.items() if v})
+        return ListingPage(
+            [(item["Key"], int(item["Size"])) for item in page.get("Contents", ())],
+            [item["Prefix"] for item in page.get("CommonPrefixes", ())],
+            page["NextContinuationToken"] if page.get("IsTruncated") else None,
         )
 
-        async def read(key: str, byte_range: str | None) -> bytes:
-            async with limit:
-                return await self._read_object(bucket, key, byte_range)
+    def delete(self, key: str) -> None:
+        for _, refused in self.delete_together([key]):
+            raise refused
 
-        return await asyncio.gather(*(read(*one) for one in wanted), return_exceptions=True)
+    def delete_together(self, keys: Sequence[str]) -> list[tuple[str, RequestFailed]]:
+        """Delete up to 1,000 objects; returns those that the server refused to delete, and why."""
+        objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        answer = self.ask("delete_objects", Delete=objects)
+        return [(one.get("Key", ""), _refusal_of(one)) for one in answer.get("Errors", ())]
 
-    read_objects = sync_wrapper(_read_objects)
+    def list_uploads(self, prefix: str) -> Iterator[tuple[str, str, int]]:
+        """Uploads in parts that are not complete: key, id, and when they were begun, in ms."""
+        markers = ("KeyMarker", "UploadIdMarker")
+        for page in self._upload_pages("list_multipart_uploads", markers, Prefix=prefix):
+            for found in page.get("Uploads", ()):
+                yield found["Key"], found["UploadId"], int(found["Initiated"].timestamp() * 1000)
 
-    def knows_conditional_create(self) -> bool:
-        """False if botocore is older than If-None-Match.
+    def uploaded_bytes(self, key: str, upload_id: str) -> int:
+        """How large the parts are that are there; 0 if the upload is over."""
+        pages = self._upload_pages("list_parts", ("PartNumberMarker",), Key=key, UploadId=upload_id)
+        return sum(int(part["Size"]) for page in pages for part in page.get("Parts", ()))
 
-        s3fs drops arguments that botocore does not know: every create would overwrite.
-        """
-        operation = self.s3.meta.service_model.operation_model("PutObject")
-        return "IfNoneMatch" in operation.input_shape.members
+    def abort_upload(self, key: str, upload_id: str) -> None:
+        """Drop what was uploaded, if the upload is not over."""
+        self._ask_about_upload("abort_multipart_upload", Key=key, UploadId=upload_id)
+
+    def _upload_pages(
+        self, request: str, markers: Sequence[str], **arguments: str
+    ) -> Iterator[dict[str, Any]]:
+        while True:
+            page = self._ask_about_upload(request, **arguments)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            arguments |= {marker: page[f"Next{marker}"] for marker in markers}
+
+    def _ask_about_upload(self, request: str, **arguments: str) -> dict[str, Any]:
+        """The answer; an empty one if the upload is over."""
+        try:
+            return self.ask(request, **arguments)
+        except RequestFailed as error:
+            if code_of(error) == "NoSuchUpload":
+                return {}
+            raise
+
+    def ask(self, request: str, **arguments: Any) -> dict[str, Any]:
+        """The answer to any request for the bucket; raises RequestFailed."""
+        with _judging():
+            answer: dict[str, Any] = self.files.call_s3(request, Bucket=self._bucket, **arguments)
+        return answer
 
 
-def _parse_time(text: str) -> dt.datetime:
-    """A time as S3's answers have it; botocore tries out what it might be."""
+def _range_of(part: tuple[int, int] | None) -> str | None:
+    return None if part is None else f"bytes={part[0]}-{part[1] - 1}"
+
+
+def _refusal_of(refused: Mapping[str, str]) -> RequestFailed:
+    """Why one of several objects was not deleted, as if it had been asked for alone."""
+    status = 403 if refused.get("Code") == "AccessDenied" else 500
+    answer = {"Error": refused, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return _judge(ClientError(answer, "DeleteObjects"))
+
+
+@contextmanager
+def _judging() -> Iterator[None]:
+    """Raise RequestFailed, or TooLarge, for what s3fs raises in the block."""
     try:
-        found = dt.datetime.fromisoformat(text)
-        return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
-    except (TypeError, ValueError):
-        return parse_timestamp(text)  # type: ignore[no-any-return]
+        yield
+    except TooLarge:
+        raise
+    except Exception as error:
+        raise _judge(error) from error
 
 
-def _send_body_at_once(params: dict[str, Any], **_: object) -> None:
-    params["headers"].pop("Expect", None)
-
-
-def status_of(error: BaseException | None) -> int | None:
-    """The status code of the server's answer behind an error of s3fs, if there was one."""
-    for answer in _answers(error):
-        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        return int(status) if status is not None else None
-    return None
-
-
-def code_of(error: BaseException | None) -> str:
-    """S3's code for the error, such as ``NoSuchBucket``, or the name of botocore's class for it."""
-    for answer in _answers(error):
-        return str(answer.get("Error", {}).get("Code", ""))
-    return type(error).__name__
-
-
-def _answers(error: BaseException | None) -> Iterator[dict[str, Any]]:
-    while error is not None:
-        answer = getattr(error, "response", None)
-        if isinstance(answer, dict):
-            yield answer
-        error = error.__cause__
+def _judge(error: Exception) -> RequestFailed:
+    status, code = status_of(error), code_of(error)
+    text = str(error) or type(error).__name__
+    hint = _HINTS_BY_CODE.get(code) or _HINTS_BY_STATUS.get(status or 0, "")
+    if status == 412:
+        return RequestFailed(Answer.TAKEN, text)
+    if status == 416:
+        return RequestFailed(Answer.PAST_END, text)
+    # A missing bucket is a 404 too, but nothing that a reader of one object should expect.
+    if status == 404 and code != "NoSuchBucket":
+        return RequestFailed(Answer.MISSING, text)
+    busy = status is None or status in _RETRIABLE_STATUSES or status >= 502
+    retriable = busy and code not in _PERMANENT_CODES
+    return RequestFailed(Answer.BUSY if retriable else Answer.REFUSED, text, hint)
