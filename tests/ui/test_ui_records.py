@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from html import escape, unescape
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -406,3 +407,32 @@ def test_values_that_carry_the_id_of_a_schema_show_their_fields(
     assert '"id":7' in text.replace(" ", "")
     assert "plain" in text
     assert "\\x00\\x00\\x00\\x00cxyz" in text
+
+
+def test_values_of_each_message_of_a_proto_show_their_fields(
+    store: Store, browser: TestClient
+) -> None:
+    """Nested ones too. One that contains itself has no columns, and hides no other."""
+    text = """
+        syntax = "proto3";
+        message Loop { Loop next = 1; }
+        message Order { int64 id = 1; message Line { string item = 1; } }
+        message Paid { double amount = 1; }
+    """
+    store.topics.create("events")
+    store.schemas.add("events-value", text, schema_type="PROTOBUF")
+    rows: dict[str, dict[str, Any]] = {
+        "Order": {"id": 7},
+        "Paid": {"amount": 9.5},
+        "Order.Line": {"item": "cup"},
+    }
+    with store.producer() as producer:
+        for message, row in rows.items():
+            writer = ValueWriter(store.schemas, "protobuf", subject="events-value", message=message)
+            producer.send("events", writer(row))
+        producer.send("events", b"\0\0\0\0\1\0")  # an empty Loop
+        producer.send("events", b"\0\0\0\0\1\x40")  # of no message
+    shown = text_of(browser, "/topics/events/records").replace(" ", "")
+    for fields in ('"id":7', '"amount":9.5', '"item":"cup"'):
+        assert fields in shown
+    assert shown.count("Fieldsschema1") == len(rows)

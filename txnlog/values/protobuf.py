@@ -14,6 +14,7 @@ import base64
 import binascii
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from importlib import import_module
@@ -84,6 +85,7 @@ class ProtobufCodec:
     def __init__(self, file: Any, message: str | None = None) -> None:  # noqa: ANN401 - protobuf's
         from google.protobuf.message_factory import GetMessageClass
 
+        self._file = file
         self._outermost = [*file.message_types_by_name.values()]
         self._named = {_place_by_name(one): one for one in self._outermost}
         self._indexes, self._message = _find(self._outermost, message)
@@ -129,6 +131,22 @@ class ProtobufCodec:
                 problems.reasons.setdefault(row, str(error))
             rows.add(found)
         return rows.columns()
+
+    def by_message(
+        self, data: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers
+    ) -> Iterator[tuple[ProtobufCodec, Numbers]]:
+        """For each message of the schema that has values, its codec and their numbers.
+
+        Those that name no message are left out.
+        """
+        held = memoryview(data)  # type: ignore[arg-type]  # it is one
+        found: dict[str, list[int]] = {}
+        for number, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            with suppress(ValueError):
+                message, _ = self._at(bytes(held[start:end]))
+                found.setdefault(message.full_name, []).append(number)
+        for name, numbers in found.items():
+            yield ProtobufCodec(self._file, name), np.array(numbers, np.int64)
 
     def _at(self, value: bytes) -> tuple[Any, bytes]:
         """The message of a value, and the bytes behind its place. Raises ValueError."""
