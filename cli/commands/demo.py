@@ -99,7 +99,7 @@ def make_demo(
 ) -> None:
     """Make a small store to look at. Shows what readers see of its transactions.
 
-    One transaction over two topics and a append batchings, one aborts, and one is left open as by
+    One transaction over two topics and a group commits, one aborts, and one is left open as by
     a crash. Without DIR it is in a new temporary folder; nothing is ever overwritten, and
     TXNLOG_STORE is not touched.
 

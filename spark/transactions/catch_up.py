@@ -49,7 +49,7 @@ def catch_up(
         catch_up(spark, root, step, transactional_id="etl", group_id="etl", max_records=1_000_000)
 
     The first step that finds nothing to read is the last one: what it wrote is dropped, not
-    committed. If another job of the append batchings the same records first, this step's work is
+    committed. If another job of the group commits the same records first, this step's work is
     dropped, and the next transaction goes on behind them.
 
     Args:

@@ -85,7 +85,7 @@ def test_aborted_records_at_the_end_do_not_keep_the_group_behind(
 
 
 def test_a_job_that_was_slower_goes_on_behind_the_other(spark: SparkSession, topics: Store) -> None:
-    """What another job of the append batchings in between is not done twice, nor an error."""
+    """What another job of the group commits in between is not done twice, nor an error."""
     meddled: list[bool] = []
 
     def step(txn: SparkTransaction) -> None:

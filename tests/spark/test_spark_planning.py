@@ -269,7 +269,7 @@ def test_a_pattern_subscribes_to_all_topics_that_it_matches(timed: Store) -> Non
 
 
 def test_a_group_of_a_recreated_topic_is_told_apart(store: Store) -> None:
-    """Offsets that a append batchingted for an earlier topic of the name are not used."""
+    """Offsets that a group committed for an earlier topic of the name are not used."""
     store.consumer("t", group_id="g").commit({TopicPartition("t", 1): 3})
     store.topics.delete("t")
     store.topics.create("t", partitions=2)
