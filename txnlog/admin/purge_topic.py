@@ -20,7 +20,7 @@ from txnlog.admin.compaction.cleaner import kept_records
 from txnlog.admin.compaction.record_keys import RecordKeys
 from txnlog.admin.compaction.span_writer import SpanWriter
 from txnlog.admin.dry_run import logs_for
-from txnlog.admin.live_segments import file_key, placed_files
+from txnlog.admin.live_segments import file_key, placed_files, placed_refs
 from txnlog.admin.rewrite import Replacement, Rewriting, rewriting_config
 from txnlog.admin.vacuum import list_segment_files
 from txnlog.columns.key_parts import Mask
@@ -28,7 +28,7 @@ from txnlog.columns.keys import encode_keys
 from txnlog.errors import InvalidOption, InvalidRecord, StorageError
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec
-from txnlog.names import OWN_FILE, FileKey
+from txnlog.names import OWN_FILE, TABLES, FileKey, day_of_tables, table_folder
 from txnlog.read.pin import pin_topics
 from txnlog.read.segment_ranges import SegmentRange, read_stored
 from txnlog.read.topic_view import TopicView
@@ -36,6 +36,7 @@ from txnlog.schema import TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat
 from txnlog.segments.records import CONVERSION_ERRORS, normalize
 from txnlog.state.segment import RewrittenFile, Segment
+from txnlog.tables.table_files import copied_segment, is_copy, segment_of_copy
 from txnlog.write.typed_records import TypedRecords
 
 MOST_KEY_BYTES: Final = 64 << 20
@@ -66,7 +67,7 @@ class PurgeReport:
 
     ``undecided_count`` offsets belong to transactions that are not decided, or were appended
     meanwhile: they were not looked at. ``waiting_files`` hold nothing that a reader who begins now
-    is given, but are not deleted yet.
+    is given, but are not deleted yet: segments, and copies of them that a catalog has put.
     """
 
     topic: str
@@ -129,7 +130,18 @@ def _waiting_files(logs: Logs, topic: str) -> int:
     # After the listing: what it has and the log does not is no file that was just placed.
     log = Logs(logs.storage, logs.config, logs.clock).topic(topic)
     log.refresh()
-    return len(files.keys() - placed_files(topic, log.whole_segments()))
+    state = log.whole_segments()
+    placed = {copied_segment(ref.partition, one) for ref, one in placed_refs(topic, state)}
+    copies = [name for name in _copies(logs, topic) if segment_of_copy(name) not in placed]
+    return len(files.keys() - placed_files(topic, state)) + len(copies)
+
+
+def _copies(logs: Logs, topic: str) -> Iterator[str]:
+    """The files that catalogs have put for rows which are in no Parquet file of their own."""
+    for day in filter(None, map(day_of_tables, logs.storage.list_folders(TABLES))):
+        for name, _ in logs.storage.list_all(table_folder(topic, day)):
+            if is_copy(name):
+                yield name
 
 
 def _keys(view: TopicView, given: object) -> pa.Array:

@@ -26,6 +26,7 @@ from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.schema import TopicSchema
 from txnlog.segments.parquet.footer import read_footer
+from txnlog.state.segment import Segment
 from txnlog.storage.base import Storage
 from txnlog.tables.columns import names_in_file
 from txnlog.tables.statistics import ColumnStatistics, column_statistics
@@ -272,8 +273,23 @@ def _table_file(
 
 def key_of(part: SegmentRange) -> str:
     """A copy's content. It stays the same for ever: placed records do not change."""
-    stem = part.segment.stored.name.removesuffix(PARQUET_ENDING)
-    return f"{part.partition}-{stem}-{part.start_offset}-{part.stop_offset}"
+    segment = copied_segment(part.partition, part.segment)
+    return f"{segment}-{part.start_offset}-{part.stop_offset}"
+
+
+def copied_segment(partition: int, segment: Segment) -> str:
+    """A segment, as copies of its rows name it: see :func:`segment_of_copy`."""
+    return f"{partition}-{segment.stored.name.removesuffix(PARQUET_ENDING)}"
+
+
+def is_copy(name: str) -> bool:
+    """Whether a file in the folder of a table is a copy of rows."""
+    return re.fullmatch(r"[0-9]+-.+\.parquet", name.rpartition("/")[2]) is not None
+
+
+def segment_of_copy(name: str) -> str:
+    """The segment whose rows a copy has, by the copy's name."""
+    return _key_in(name).rsplit("-", 2)[0]
 
 
 def _key_in(name: str) -> str:

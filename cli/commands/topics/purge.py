@@ -84,7 +84,8 @@ def _say_what_is_left(report: PurgeReport) -> None:
     if report.waiting_files:
         warn(
             f"files to be deleted, which may hold such records: {report.waiting_files}; `txnlog "
-            "maintain` deletes them when file.delete.delay.ms has passed"
+            "maintain` deletes them when file.delete.delay.ms has passed, and copies of a catalog "
+            "after the orphan age"
         )
     if not (report.partitions or report.undecided_count or report.waiting_files):
         warn("no file of the topic holds a record of these keys")
