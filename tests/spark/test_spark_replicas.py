@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import txnlog
+from tests.spark.stream_helpers import reads_streams
 from tests.support.replication.replica_folders import lose, make, skip_probes
 from txnlog.replication import Follower, Replicas, Standby, open_replicas
 from txnlog.replication.roots.replicated_storage import find_replicated
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@reads_streams
 @pytest.mark.more
 def test_a_root_goes_between_two_writes(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -52,12 +53,15 @@ def test_a_root_goes_between_two_writes(
     assert Replicas(txnlog.open(roots["control"])).describe().in_sync == ("r1-0",)
 
 
+@reads_streams
 @pytest.mark.parametrize("named", ["control", "a"])
 @pytest.mark.parametrize("feed", [False, True])
 def test_a_streams_tasks_read_the_roots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, feed: bool
 ) -> None:
     """By whichever place the store is named, without one of the roots, which they put out not."""
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
     skip_probes(monkeypatch)
     store = make(tmp_path)
     store.topics.create("t", partitions=1, config={"cleanup.policy": "compact"})
@@ -79,6 +83,7 @@ def test_a_streams_tasks_read_the_roots(
     assert roots.agreement.observes
 
 
+@reads_streams
 @pytest.mark.more
 def test_a_standby_is_read_and_goes_on_as_a_store(spark: SparkSession, tmp_path: Path) -> None:
     """In batches and as a stream, whose checkpoint goes on when it was promoted."""
