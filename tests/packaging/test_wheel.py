@@ -83,8 +83,9 @@ def test_core_needs_no_extra(python: Path, tmp_path: Path) -> None:
     names = [module.name for module in modules() if module.layer in ("core", "segments")]
     names.remove("pyspark_txnlog")  # loaded by Spark alone
     # Built on the extras; loaded for their URLs alone.
-    for adapter in ("azure", "gcs", "s3", "sftp", "webhdfs"):
-        names.remove(f"txnlog.storage.adapters.{adapter}_client")
+    clients = ("azure_client", "gcs_client", "s3_client", "s3_files", "sftp_client")
+    for adapter in (*clients, "webhdfs_client"):
+        names.remove(f"txnlog.storage.adapters.{adapter}")
     of_iceberg = (
         "iceberg",
         "iceberg_columns",
@@ -111,8 +112,9 @@ def test_core_needs_no_extra(python: Path, tmp_path: Path) -> None:
 
 def test_hints_for_what_is_missing_name_extras_that_there_are() -> None:
     """Each extra that a message tells people to install is one of pyproject.toml's."""
-    call = re.compile(r'(?:how_to_install\(|require_package\("\w+", )["\'](\S+?)["\']')
-    named = {extra for module in modules() for extra in call.findall(module.path.read_text())}
+    call = r'how_to_install\(|require_package\("\w+", |needs = "[\w-]+", '
+    extra = re.compile(rf'(?:{call})["\'](\S+?)["\']')
+    named = {found for module in modules() for found in extra.findall(module.path.read_text())}
     assert {"azure", "cli", "delta", "gcs", "hdfs", "iceberg", "pandas", "s3", "ui"} <= named
     assert named <= PYPROJECT["project"]["optional-dependencies"].keys()
 

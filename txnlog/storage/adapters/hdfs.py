@@ -8,7 +8,6 @@ neither HTTP nor RPC.
 
 from __future__ import annotations
 
-import os
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,11 +19,10 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
-from txnlog.storage.base import Address, Upload, check_name, for_each, may_be_entered
+from txnlog.storage.adapters.connected import ConnectedStorage
+from txnlog.storage.base import Upload, check_name, for_each, may_be_entered
 from txnlog.storage.buffered_uploads import SpooledUpload
-from txnlog.storage.failure_messages import failure, secrets_of
-from txnlog.storage.fork_safe_lock import ForkSafeLock
-from txnlog.storage.server_storage import ServerStorage
+from txnlog.storage.failure_messages import failure
 from txnlog.storage.spool import Spool
 
 T = TypeVar("T")
@@ -107,7 +105,7 @@ class NoParentFolder(FileNotFoundError):
     """A rename has no folder to go to."""
 
 
-class HdfsStorage(ServerStorage):
+class HdfsStorage(ConnectedStorage[HdfsClient]):
     """Objects as files below a folder of HDFS.
 
     Folders come with their first object and go with their last, as on an object store. Files that
@@ -119,42 +117,15 @@ class HdfsStorage(ServerStorage):
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        self.url = check_url(url)
+        super().__init__(check_url(url), options)
         parts = urlsplit(self.url)
         self._host = parts.netloc
         # Not unquoted, as in Hadoop: '%' is a part of a name.
         self._root = "/" + self.url.partition("://")[2].partition("/")[2]
-        self._options = dict(options or {})
-        self._secrets = secrets_of(self._options)
-        self._connected: tuple[int, HdfsClient] | None = None
-
-    def __reduce__(self) -> tuple[type[HdfsStorage], tuple[str, dict[str, Any]]]:
-        return type(self), (self.url, self._options)
-
-    def address(self) -> Address:
-        return Address(self.url, self._options)
 
     @property
     def server(self) -> tuple[str, str]:
         return self.url.partition("://")[0], self._host
-
-    @property
-    def client(self) -> HdfsClient:
-        """The connections: made when first used, and again after a fork.
-
-        Raises UnsupportedFilesystem: the package for it is not installed.
-        """
-        connected = self._connected
-        if connected is None or connected[0] != os.getpid():
-            with _CONNECT_LOCK.mutex:
-                connected = self._connected
-                if connected is None or connected[0] != os.getpid():
-                    connected = self._connected = os.getpid(), self._connect()
-        return connected[1]
-
-    @abstractmethod
-    def _connect(self) -> HdfsClient:
-        """A client, which may make its connections later."""
 
     def _path(self, name: str) -> str:
         path = check_name(name)
@@ -434,6 +405,3 @@ _REMOTE_HINTS = {
     "DSQuotaExceededException": "the folder's quota is used up: raise it, or free some space",
     "NSQuotaExceededException": "the folder's quota of names is used up: raise it",
 }
-
-_CONNECT_LOCK = ForkSafeLock()
-"""Sixteen threads that begin at once make one client, not sixteen."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from weakref import WeakSet
 
-from txnlog.errors import InvalidOption, UnsupportedFilesystem, how_to_install
+from txnlog.errors import InvalidOption
 from txnlog.storage.adapters.hdfs import (
     HdfsClient,
     HdfsStatus,
@@ -91,17 +91,15 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
 class NativeHdfsStorage(HdfsStorage):
     """Objects below ``hdfs://host:port/folder``."""
 
+    needs = "hdfs-native", "hdfs"
+
     def lists_whole_folders(self) -> bool:
         # hdfs-native cannot begin a listing behind a name.
         return True
 
-    def _connect(self) -> HdfsClient:
-        try:
-            from hdfs_native import Client
-        except ImportError as error:
-            raise UnsupportedFilesystem(
-                f"{self.url} needs hdfs-native: {how_to_install('hdfs')}"
-            ) from error
+    def _load_client(self) -> Callable[[], HdfsClient]:
+        from hdfs_native import Client
+
         options = self._options
         settings = {k: str(v) for k, v in (options.get("config") or {}).items()}
         named = {k: v for k, v in options.items() if k.startswith("kerberos_")}
@@ -110,12 +108,12 @@ class NativeHdfsStorage(HdfsStorage):
         def connect() -> Client:
             return Client(address, _SETTINGS | settings, options.get("config_dir"), **named)
 
-        try:
-            return NativeHdfsClient(
-                connect, options.get("replication"), options.get("timeout_s", _TIMEOUT_S)
-            )
-        except Exception as error:
-            raise self._failure("connecting to", "", error) from error
+        return partial(
+            NativeHdfsClient,
+            connect,
+            options.get("replication"),
+            options.get("timeout_s", _TIMEOUT_S),
+        )
 
 
 class NativeHdfsClient(HdfsClient):

@@ -1,32 +1,24 @@
 """The common part of S3, Google Cloud Storage and Azure: objects by key, conditional creates.
 
 A client makes the requests, see :class:`ObjectClient`; here they become a Storage: names to keys,
-patience, errors, connections that survive a fork. Knows no library and no server.
+patience, errors. Knows no library and no server.
 """
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, TypeVar
 
-from txnlog.errors import (
-    InvalidOption,
-    ObjectNotFound,
-    StorageError,
-    UnsupportedFilesystem,
-    how_to_install,
-)
+from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.storage.adapters.connected import ConnectedStorage
 from txnlog.storage.adapters.http_answers import Answer, RequestFailed, patiently
-from txnlog.storage.base import Address, Upload, check_name
+from txnlog.storage.base import Upload, check_name
 from txnlog.storage.buffered_uploads import SpooledUpload
-from txnlog.storage.failure_messages import failure, redact, secrets_of
-from txnlog.storage.fork_safe_lock import ForkSafeLock
-from txnlog.storage.server_storage import ServerStorage
+from txnlog.storage.failure_messages import failure
 from txnlog.storage.spool import Spool
 from txnlog.storage.whole import TooLarge
 
@@ -101,87 +93,23 @@ class ObjectClient(ABC):
         """Delete an object; else MISSING."""
 
 
-class ObjectStore(ServerStorage, Generic[C]):
-    """Objects below one prefix of a bucket; a subclass says how to connect.
+class ObjectStore(ConnectedStorage[C]):
+    """Objects below one prefix of a bucket."""
 
-    Args:
-        url: without credentials; ``open_storage`` takes it again.
-        options: what the client is made with.
-        secrets: values to redact in messages; without it, the options whose names say so.
-    """
-
-    needs: tuple[str, str]
-    """The package to install, and the extra that has it, for the message that it is missing."""
     connect_hint: str | None = None
     """What to do if no client can be made, unless its error says it."""
 
     def __init__(
         self, url: str, options: Mapping[str, Any] | None, secrets: frozenset[str] | None = None
     ) -> None:
-        self.url = url
+        super().__init__(url, options, secrets)
         place, _, prefix = url.partition("://")[2].strip("/").partition("/")
         self._bucket = place.partition("@")[0]
         self._prefix = f"{prefix}/" if prefix else ""
-        self._options = dict(options or {})
-        self._secrets = secrets_of(self._options) if secrets is None else secrets
-        self._connected: tuple[int, C] | None = None
-
-    @abstractmethod
-    def _load_client(self) -> Callable[[], C]:
-        """What makes a client. Raises ImportError: its library is missing."""
-
-    def _connect(self) -> C:
-        package, extra = self.needs
-        try:
-            make_client = self._load_client()
-        except ImportError as error:
-            raise UnsupportedFilesystem(
-                f"{self.url} needs {package}: {how_to_install(extra)}"
-            ) from error
-        try:
-            return make_client()
-        except UnsupportedFilesystem:
-            raise
-        except TypeError as error:
-            why = redact(str(error), self._secrets)
-            raise InvalidOption(
-                f"{self.url}: {package} does not know a storage option, or does not take its "
-                f"type: {why}"
-            ) from error
-        except RequestFailed as error:
-            raise self._failure("connecting to", "", error) from error
-        except Exception as error:
-            raise failure(
-                "connecting to", self.url, "", error, hint=self.connect_hint, secrets=self._secrets
-            ) from error
 
     def _patiently(self, request: Callable[[], T]) -> T:
         """Make a request, and repeat it as long as that may help. Raises RequestFailed."""
         return patiently(request)
-
-    def __reduce__(self) -> tuple[type[Self], tuple[str, dict[str, Any]]]:
-        return type(self), (self.url, self._options)
-
-    def address(self) -> Address:
-        return Address(self.url, self._options)
-
-    @property
-    def client(self) -> C:
-        """The connection: made when first used, and again after a fork.
-
-        An event loop does not survive a fork, nor may two processes share a socket.
-
-        Raises:
-            UnsupportedFilesystem: its library is missing, or too old.
-            InvalidOption: there is no such storage option.
-        """
-        connected = self._connected
-        if connected is None or connected[0] != os.getpid():
-            with _CONNECT_LOCK.mutex:
-                connected = self._connected
-                if connected is None or connected[0] != os.getpid():
-                    connected = self._connected = os.getpid(), self._connect()
-        return connected[1]
 
     def _key(self, name: str) -> str:
         return self._prefix + check_name(name)
@@ -191,7 +119,8 @@ class ObjectStore(ServerStorage, Generic[C]):
 
     def _failure(self, operation: str, name: str, error: BaseException) -> StorageError:
         if not isinstance(error, RequestFailed):
-            return failure(operation, self.url, name, error, secrets=self._secrets)
+            hint = self.connect_hint if operation == "connecting to" else None
+            return failure(operation, self.url, name, error, hint=hint, secrets=self._secrets)
         if error.answer is Answer.MISSING and operation == READING:
             return ObjectNotFound(f"there is no {self.url}/{name}")
         return failure(
@@ -328,7 +257,3 @@ class ObjectStore(ServerStorage, Generic[C]):
             if page.next_page is None:
                 return
             next_page = page.next_page
-
-
-_CONNECT_LOCK = ForkSafeLock()
-"""Sixteen threads that begin at once make one client, not sixteen."""

@@ -15,21 +15,14 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-from txnlog.errors import (
-    InvalidOption,
-    ObjectNotFound,
-    StorageError,
-    UnsupportedFilesystem,
-    how_to_install,
-)
-from txnlog.storage.base import Address, Storage, Upload, check_name, may_be_entered
+from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
+from txnlog.storage.adapters.connected import ConnectedStorage
+from txnlog.storage.base import Storage, Upload, check_name, may_be_entered
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.failure_messages import failure, secrets_of
-from txnlog.storage.fork_safe_lock import ForkSafeLock
-from txnlog.storage.server_storage import ServerStorage
 from txnlog.storage.spool import Spool
 
 if TYPE_CHECKING:
@@ -71,7 +64,7 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
     return SftpStorage(url.rstrip("/"), given)
 
 
-class SftpStorage(ServerStorage):
+class SftpStorage(ConnectedStorage["SftpClient"]):
     """Objects as files below a folder of the server.
 
     Args:
@@ -83,27 +76,22 @@ class SftpStorage(ServerStorage):
     as far as the server keeps its promise about ``fsync@openssh.com``, see :meth:`_publish`.
     """
 
+    needs = "asyncssh", "sftp"
+
     def __init__(
         self, url: str, options: Mapping[str, Any] | None = None, fsync: bool = True
     ) -> None:
-        parts = urlsplit(url)
-        self.url = url
-        self._options = dict(options or {})
-        self._secrets = secrets_of(self._options) | frozenset(
-            str(self._options[name]) for name in ("password", "passphrase") if name in self._options
-        )
-        self._root = parts.path.rstrip("/")
+        given = dict(options or {})
+        named = {str(given[name]) for name in ("password", "passphrase") if name in given}
+        super().__init__(url, given, secrets_of(given) | named)
+        self._root = urlsplit(url).path.rstrip("/")
         self._fsync = fsync
-        self._connected: tuple[int, SftpClient] | None = None
 
-    def __reduce__(self) -> tuple[type[SftpStorage], tuple[str, dict[str, Any], bool]]:
-        return SftpStorage, (self.url, self._options, self._fsync)
+    def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
+        return type(self), (self.url, self._options, self._fsync)
 
     def without_fsync(self) -> SftpStorage:
         return SftpStorage(self.url, self._options, fsync=False) if self._fsync else self
-
-    def address(self) -> Address:
-        return Address(self.url, self._options)
 
     @property
     def server(self) -> tuple[str, str]:
@@ -112,40 +100,27 @@ class SftpStorage(ServerStorage):
     def lists_whole_folders(self) -> bool:
         return True
 
-    @property
-    def client(self) -> SftpClient:
-        """The connection: made when first used, and again after a fork, or if it was lost.
+    def _is_lost(self, client: SftpClient) -> bool:
+        return client.is_lost
 
-        Storages of one user on one server share it.
-        """
-        connected = self._connected
-        if connected is None or connected[0] != os.getpid() or connected[1].is_lost:
-            with _CONNECT_LOCK.mutex:
-                connected = self._connected
-                if connected is None or connected[0] != os.getpid() or connected[1].is_lost:
-                    connected = self._connected = os.getpid(), self._connect()
-        return connected[1]
+    def _load_client(self) -> Callable[[], SftpClient]:
+        """Storages of one user on one server share a client."""
+        from txnlog.storage.adapters.sftp_client import SftpClient
 
-    def _connect(self) -> SftpClient:
-        try:
-            from txnlog.storage.adapters.sftp_client import SftpClient
-        except ImportError as error:
-            raise UnsupportedFilesystem(
-                f"{self.url} needs asyncssh: {how_to_install('sftp')}"
-            ) from error
         parts = urlsplit(self.url)
         given = dict(self._options)
         port = int(given.pop("port", parts.port or 22))
         if parts.username is not None:
             given["username"] = parts.username
         key = (os.getpid(), str(parts.hostname), port, repr(sorted(given.items())))
-        shared = _CLIENTS.get(key)
-        if shared is None or shared.is_lost:
-            try:
+
+        def share() -> SftpClient:
+            shared = _CLIENTS.get(key)
+            if shared is None or shared.is_lost:
                 shared = _CLIENTS[key] = SftpClient(str(parts.hostname), port, given)
-            except Exception as error:
-                raise self._failure("connecting to", "", error) from error
-        return shared
+            return shared
+
+        return share
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{check_name(name)}"
@@ -332,5 +307,3 @@ def _parts_of(path: str) -> Iterator[bytes]:
 
 _CLIENTS: dict[tuple[int, str, int, str], SftpClient] = {}
 """By process, server and options."""
-_CONNECT_LOCK = ForkSafeLock()
-"""Sixteen threads that begin at once make one connection, not sixteen."""

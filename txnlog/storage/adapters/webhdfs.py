@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 
-from txnlog.errors import InvalidOption, UnsupportedFilesystem, how_to_install
+from txnlog.errors import InvalidOption
 from txnlog.storage.adapters.hdfs import HdfsClient, HdfsStorage, check_url
 from txnlog.storage.base import Storage
 from txnlog.storage.option_types import parse_options
@@ -79,14 +80,12 @@ def _login() -> str:
 class WebHdfsStorage(HdfsStorage):
     """Objects below ``webhdfs://host:port/folder``."""
 
-    def _connect(self) -> HdfsClient:
-        try:
-            from txnlog.storage.adapters.webhdfs_client import WebHdfsClient
-        except ImportError as error:
-            raise UnsupportedFilesystem(
-                f"{self.url} needs requests: {how_to_install('hdfs')}"
-            ) from error
-        return WebHdfsClient(self.namenodes(), self._options)
+    needs = "requests", "hdfs"
+
+    def _load_client(self) -> Callable[[], HdfsClient]:
+        from txnlog.storage.adapters.webhdfs_client import WebHdfsClient
+
+        return partial(WebHdfsClient, self.namenodes(), self._options)
 
     def namenodes(self) -> list[str]:
         """The address of each NameNode, as in ``http://host:9870``."""
