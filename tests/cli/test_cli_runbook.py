@@ -186,7 +186,7 @@ CASES = {
     ),
     "OLD": Case(Roots.return_once, "whole", lambda _, root: root.old),
 }
-CONTROLLER = "an error that names the controller"
+CONTROLLER = ("`no controller`", "an error that names the controller")
 
 
 def rows() -> dict[str, list[str]]:
@@ -205,10 +205,26 @@ def describe(folder: Path) -> ReplicasDescription:
 
 
 def test_the_page_names_each_state() -> None:
-    assert {*ROWS} == {*CASES, CONTROLLER}
+    assert {*ROWS} == {*CASES, *CONTROLLER}
     told = " ".join(ROWS)
     assert all(f"`{word}`" in told for word in (*get_args(RootState), *get_args(Answer)))
     assert all(f"`{word}`" in PAGE for word in get_args(Condition))
+
+
+def test_the_controller_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then another root does not, either."""
+    skip_probes(monkeypatch)
+    roots = Roots(tmp_path)
+    mount = lose(tmp_path / "control")
+    assert open_replicas(str(roots.disks[1])).describe().condition == "no controller"
+    done = cli("replicas", "describe", "--store", roots.disks[0])
+    assert (done.code, "nothing is acknowledged" in done.err) == (1, True)
+    roots.lose(1)
+    done = cli("replicas", "describe", "--store", roots.disks[0])
+    assert (done.code, str(tmp_path / "control") in done.err) == (1, True)
+    mount()
+    roots.mend()
+    assert describe(tmp_path).condition == "whole"
 
 
 @pytest.mark.parametrize("row", CASES)

@@ -217,7 +217,7 @@ def test_a_place_whose_disk_is_not_mounted_is_taken_for_nothing(
     with pytest.raises(StorageError, match="is the controller's disk mounted"):
         asleep.storage.put_if_absent("x", b"1")
     with pytest.raises(StorageError, match="is the controller's disk mounted"):
-        reopened(tmp_path, "a")
+        reopened(tmp_path, "a").storage.put_if_absent("x", b"1")
     assert not list((tmp_path / "new").rglob("*.json"))
     bring_back()
     assert asleep.storage.put_if_absent("x", b"1")
@@ -327,14 +327,17 @@ def test_where_nothing_can_be_decided_nothing_moves(
 
 
 def test_a_root_that_was_away_learns_it_when_it_returns(made: txnlog.Store, tmp_path: Path) -> None:
-    """Until then it names the old place, and says what to do where that is gone."""
+    """Until then it names the old place. Where that is gone others know, or it tells what to do."""
     Replicas(made).remove("r1")
     bring_back = lose(tmp_path / "b")
     assert Replicas(made).move_controller(str(tmp_path / "new")).untold == ("r1",)
     shutil.rmtree(tmp_path / "control")
     bring_back()
+    assert Replicas(reopened(tmp_path, "b")).describe().controller == str(tmp_path / "new")
+    bring_others_back = lose(tmp_path / "a")
     with pytest.raises(StorageError, match="If it was moved while this root was away"):
         reopened(tmp_path, "b")
+    bring_others_back()
     assert [one.subject for one in made.examine(with_probe=False) if one.state == "note"] == [
         "r1",
         "r1",

@@ -12,9 +12,9 @@ import txnlog
 from tests.support.checkout import ROOT
 from tests.support.cli.cli_command import cli
 from tests.support.replication.replica_folders import lose, make, skip_probes, values, write
-from tests.support.replication.replica_world import LAG_MS, Roots
+from tests.support.replication.replica_world import CONTROLLER, LAG_MS, Roots
 from tests.support.replication.world_entries import entry_name, entry_of
-from txnlog.errors import NotEnoughReplicas
+from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.names import TopicPartition
 from txnlog.replication import Replicas, root_names
 from txnlog.replication.roots.epochs import FACTOR, MIN_INSYNC, UNCLEAN, root_of
@@ -178,6 +178,83 @@ def test_what_it_sees_itself_it_judges() -> None:
     seen.roots.heap("b-0").put_if_absent(newest, entry_of("x", "dead"))
     assert seen.reading().get(newest) == seen.roots.heap("a-0").get(newest)
     assert seen.in_sync() == {"a", "c"}
+
+
+# -- without the controller ----------------------------------------------------------------------
+
+
+def test_everything_can_be_read_without_the_controller_while_all_roots_answer() -> None:
+    """Also by who has just come; and nothing is written."""
+    seen = Seen()
+    store = seen.open()
+    assert values(store) == ["1"]
+    seen.write("2")
+    seen.hide(CONTROLLER)
+    newcomer = seen.open()
+    for one in (store, newcomer):
+        assert values(one) == ["1", "2"]
+    with pytest.raises(StorageError, match="is down"):
+        newcomer.topics.create("u", partitions=1)
+    assert seen.store.topics.list() == ["t"]
+    seen.hide("c")
+    with pytest.raises(StorageError, match=r"is down\. Without it .*: c must answer"):
+        values(store)
+
+
+def test_who_reads_without_the_controller_follows_those_who_write() -> None:
+    """Others put the leader out, and write: their epoch is at all roots before that counts."""
+    seen = Seen()
+    store = seen.open()
+    assert values(store) == ["1"]
+    seen.hide(CONTROLLER)
+    seen.roots.down.add("a")
+    seen.write("2")
+    seen.roots.down.clear()
+    assert values(store) == ["1", "2"]
+
+
+def test_the_controller_is_asked_again_when_a_while_has_passed() -> None:
+    seen = Seen()
+    storage = seen.reading()
+    storage.list_names(LOG)
+    seen.hide(CONTROLLER)
+    storage.list_names(LOG)
+    assert "is down" in str(storage.agreement.lost)
+    seen.roots.cut.clear()
+    storage.list_names(LOG)
+    assert storage.agreement.lost
+    seen.clock.sleep(2 * LAG_MS / 1000)
+    storage.list_names(LOG)
+    assert storage.agreement.lost is None
+
+
+@pytest.mark.parametrize("act", ["put", "put_if_absent", "confirm", "delete"])
+def test_what_is_written_needs_the_controller(act: str) -> None:
+    """Also where nobody has said that it will write."""
+    seen = Seen()
+    storage = seen.reading()
+    storage.list_names(LOG)
+    seen.hide(CONTROLLER)
+    given = {"put": ("x", b""), "put_if_absent": ("x", b""), "delete": ([f"{LOG}/x"],)}
+    with pytest.raises(StorageError, match="is down"):
+        getattr(storage, act)(*given.get(act, (f"{LOG}/{entry_name(0)}",)))
+
+
+def test_a_controller_that_is_behind_the_roots_is_refused() -> None:
+    """One from a backup, for example: readers do not go by it. A root that is away is not asked."""
+    seen = Seen()
+    took = dict(seen.roots.controller._folders[root_names.EPOCHS])
+    Seen.reading(seen).list_names(LOG)
+    seen.roots.down.add("c")
+    seen.write("2")
+    seen.roots.down.clear()
+    heap = seen.roots.controller
+    later = [name for name in heap.list_names(root_names.EPOCHS) if name not in took]
+    heap.delete([f"{root_names.EPOCHS}/{name}" for name in later])
+    for hidden in ("", "a"):
+        seen.hide(*hidden)
+        with pytest.raises(StorageError, match="has an epoch 1 that the controller"):
+            seen.reading().list_names(LOG)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -31,6 +32,7 @@ from txnlog.errors import (
 )
 from txnlog.replication import Replicas, open_replicas, recover_controller, root_names
 from txnlog.replication.roots import agreement, epoch_notes, recovery, root_join
+from txnlog.replication.roots.epochs import Epoch
 from txnlog.replication.roots.find_replicas import prepare_root
 from txnlog.replication.roots.members import MarkedDisk
 from txnlog.replication.roots.replicated_storage import find_replicated
@@ -58,8 +60,10 @@ def test_everything_goes_on(made: txnlog.Store, tmp_path: Path, root: str) -> No
     Replicas(made).add(str(tmp_path / "b"))
     write(made, "3")
     shutil.rmtree(tmp_path / "control")
+    bring_back = lose(tmp_path / "b")
     with pytest.raises(StorageError, match="`txnlog replicas recover` makes it anew"):
         reopened(tmp_path, "a")
+    bring_back()
     recover(tmp_path, root)
     for url in ("new", "a", "b"):
         store = reopened(tmp_path, url)
@@ -406,7 +410,12 @@ def test_nothing_that_was_acknowledged_is_lost(
 def nobody_notes(patch: pytest.MonkeyPatch) -> None:
     """Epochs after the first one are at the controller alone."""
     note = epoch_notes.note_epoch
-    patch.setattr(agreement, "note_epoch", lambda ours, epoch: epoch.number or note(ours, epoch))
+
+    def first_alone(ours: Any, epoch: Epoch, *given: Any, **how: Any) -> None:
+        if not epoch.number:
+            note(ours, epoch, *given, **how)
+
+    patch.setattr(agreement, "note_epoch", first_alone)
 
 
 def any_root_tells(patch: pytest.MonkeyPatch) -> None:

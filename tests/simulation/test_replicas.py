@@ -37,6 +37,7 @@ from txnlog.replication.roots import (
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.controller import Controller, list_epochs
 from txnlog.replication.roots.epochs import Epoch, Member, elected_unclean, root_of
+from txnlog.replication.roots.recovery import newest_kept
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
 
@@ -88,12 +89,19 @@ def test_many_runs(part: int) -> None:
 
 
 @pytest.mark.condition(59)
+def test_who_does_not_reach_the_controller_reads_all_the_same() -> None:
+    """Others go on, elect leaders and move the controller meanwhile."""
+    total = run_seeds((1, 2), ROUGH, severs=True)
+    assert total["alone"] > 0
+
+
+@pytest.mark.condition(59)
 def test_operators_lose_nothing() -> None:
     """Elections, roots taken out and brought back by a setting, repairs, incarnations forgotten.
 
     The controller moves, too.
     """
-    total = run_seeds((3, 5), ROUGH, operated=True)
+    total = run_seeds((4, 11), ROUGH, operated=True)
     assert total["controllers"] > 0
     assert total["acknowledged"] > 20
     assert total["elections"] > 0
@@ -386,13 +394,21 @@ def readers_decide(patch: Patch) -> None:
 
 def nobody_keeps_epochs(patch: Patch) -> None:
     """R16. A controller that is lost cannot be made anew."""
-    patch.setattr(agreement, "note_epoch", lambda *_: None)
+    patch.setattr(agreement, "note_epoch", lambda *_, **__: None)
 
 
 def readers_leave_out_what_they_do_not_see(patch: Patch) -> None:
     """R15. A follower may lack what is shown then."""
     listings = ReplicatedStorage._listings
     patch.setattr(ReplicatedStorage, "_listings", lambda *told: (listings(*told)[0], None))
+
+
+def who_knows_an_epoch_asks_no_root(patch: Patch) -> None:
+    """Where the controller does not answer."""
+    patch.setattr(
+        "tests.support.replication.replica_world.newest_kept",
+        lambda opener, given, known: known or newest_kept(opener, given, None),
+    )
 
 
 BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
@@ -422,6 +438,7 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (readers_decide, {}),
     (nobody_keeps_epochs, {}),
     (readers_leave_out_what_they_do_not_see, {"first": 101}),
+    (who_knows_an_epoch_asks_no_root, {"severs": True, "roots": 2, "first": 24}),
 ]
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from txnlog.errors import StorageError
-from txnlog.replication.roots.members import MarkedDisk, MarkGone
+from txnlog.replication import root_names
+from txnlog.replication.roots.agreement import OpenMember
+from txnlog.replication.roots.epochs import Epoch, Member, Root, incarnation_of
+from txnlog.replication.roots.members import MarkedDisk, MarkGone, OwnerMark
 from txnlog.replication.roots.slowness import TookTooLong
+from txnlog.state import envelope
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing import HeapStorage, Process, Simulation
@@ -93,6 +97,32 @@ class Disk(MarkedDisk):
     def check(self) -> None:
         if self.inner is not self._mounted:
             raise MarkGone(f"{self.url} is not mounted")
+
+
+class RootFolder(ForwardingStorage):
+    """A root, with its mark and the folders of its incarnations."""
+
+    def __init__(self, url: str, root: str, controller: str, members: Iterable[Member]) -> None:
+        heap = HeapStorage()
+        heap.url = url
+        heap.put(root_names.REPLICA_FILE, envelope.encode(OwnerMark(controller, root)))
+        for member in members:
+            heap.put(f"{root_names.incarnation_folder(incarnation_of(member))}/x", b"")
+        super().__init__(heap)
+
+
+class NotesOpener:
+    """Opens what is asked for epochs that roots keep, where the controller does not answer."""
+
+    def __init__(
+        self, open_root: Callable[[str], Storage], open_member: OpenMember, epoch: Epoch
+    ) -> None:
+        self.root = open_root
+        self._open_member = open_member
+        self._any = epoch
+
+    def at(self, _: Root, member: Member) -> Storage:
+        return self._open_member(self._any, member)
 
 
 class TimedPuts(ForwardingStorage):

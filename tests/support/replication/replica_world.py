@@ -14,7 +14,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
-from tests.support.replication.replica_gates import Disk, Gate, Patience, TimedPuts, view_of
+from tests.support.replication.replica_gates import (
+    Disk,
+    Gate,
+    NotesOpener,
+    Patience,
+    RootFolder,
+    TimedPuts,
+    view_of,
+)
 from tests.support.replication.world_entries import (
     Rot,
     entry_name,
@@ -47,6 +55,7 @@ from txnlog.replication.roots.members import put_mark
 from txnlog.replication.roots.old_incarnations import forget
 from txnlog.replication.roots.placement import copies, places
 from txnlog.replication.roots.reassignment import reassign
+from txnlog.replication.roots.recovery import newest_kept
 from txnlog.replication.roots.replica_return import return_roots
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.root_join import join
@@ -116,6 +125,8 @@ class Roots:
         self.beneath: defaultdict[str, HeapStorage] = defaultdict(HeapStorage)
         self.cut: set[tuple[str, str]] = set()
         """Pairs of a process and a root that cannot reach each other."""
+        self.severed: set[tuple[str, str]] = set()
+        """The same, and nobody mends it soon: others go on meanwhile."""
         self.stalled: dict[str, float] = {}
         """How long each request to a root takes, in seconds, where that is long."""
         self._decoded: dict[bytes, Epoch] = {}
@@ -134,7 +145,7 @@ class Roots:
 
     def gate(self, storage: Storage, root: str, process: str, member: Member = "") -> Gate:
         def reaches() -> bool:
-            is_cut = root in self.down or (process, root) in self.cut
+            is_cut = root in self.down or (process, root) in self.cut | self.severed
             return not is_cut and member not in self.dead
 
         mark = root_names.member_mark(member) if member else root_names.epoch_file(0)
@@ -165,6 +176,10 @@ class Roots:
         given = [name for name, heap in self.places.items() if heap.list_names(root_names.EPOCHS)]
         which = process.chance.choice(given) if len(given) > 1 else CONTROLLER
         controller = self.place(process, which)
+
+        def open_root(url: str) -> Storage:
+            return view_of(process, self.root(url, process.name))
+
         found = ReplicatedStorage(
             controller,
             open_member,
@@ -174,7 +189,22 @@ class Roots:
             writes=not observes,
         )
         self._watch(found.agreement.controller)
+        self._keep(found, open_root, process.chance.choice(self.names))
         return found
+
+    def _keep(
+        self, storage: ReplicatedStorage, open_root: Callable[[str], Storage], root: str
+    ) -> None:
+        """Who only reads goes by what roots keep while the controller fails."""
+        opener: Any = NotesOpener(open_root, storage.open_member, self.epoch())
+        storage.agreement.find_kept = lambda known: newest_kept(
+            opener, open_root(f"heap://{root}"), known
+        )
+
+    def root(self, url: str, process: str) -> Storage:
+        name = url.removeprefix("heap://")
+        members = [member for member in self.heaps if root_of(member) == name]
+        return self.gate(RootFolder(url, name, "heap://ctl", members), name, process)
 
     def _watch(self, controller: Controller) -> None:
         """Nobody is told that he has put an epoch that nobody follows."""
@@ -209,9 +239,11 @@ class Roots:
             return self.gate(self.places[name], name, process)
 
         controller = open_place(self.controller.url)
-        return ReplicatedStorage(
+        found = ReplicatedStorage(
             controller, open_member, clock=clock, open_place=open_place, writes=not observes
         )
+        self._keep(found, lambda url: self.root(url, process), "b")
+        return found
 
     def epochs(self) -> list[Epoch]:
         """All that there were, wherever they were decided."""
@@ -248,6 +280,7 @@ class World:
         rots: bool = False,
         forgets: bool = False,
         cleans: int = 0,
+        severs: bool = False,
     ) -> None:
         chance = random.Random(seed)
         least = chance.choice([1, 1, 2])
@@ -284,6 +317,9 @@ class World:
         for place in self.roots.places.values():
             place.kept = cleans
         self.cleaned = 0
+        self.severs = severs
+        """Who only reads does not reach the controller at times, and others go on."""
+        self.alone = 0
         self.simulation = Simulation(
             seed, storage=self.roots.controller, rates=rates, step_ms=(0, 20)
         )
@@ -521,6 +557,7 @@ class World:
             named = named_in(data)
             if process.chance.random() < 0.2:
                 self._check_data(storage, named)
+        self.alone += storage.agreement.lost is not None
 
     def _is_whole(self, name: str, data: bytes) -> bool:
         """Whether an object is shown as it was written; else nobody may have it so."""
@@ -632,6 +669,16 @@ class World:
         """Whether a copy of data is what was written."""
         return storage.get(name) == self.meant[name] if name in self.meant else None
 
+    def sever(self, process: Process) -> None:
+        while self.writing:
+            process.clock.sleep(process.chance.uniform(0, 10))
+            process.step("sever")
+            self.roots.severed.update(("read", place) for place in self.roots.places)
+            if process.chance.random() < 0.5:
+                self.roots.severed.add(("read", process.chance.choice(self.roots.names)))
+            process.clock.sleep(process.chance.uniform(0, 30))
+            self.roots.severed.clear()
+
     def _damage_earlier(self) -> None:
         """Change data that nobody reads any more, nor has just found to be whole."""
         epoch = self.roots.epoch()
@@ -698,6 +745,8 @@ class World:
             self.simulation.spawn("back-1", self.bring_back, restart=True)
         for number in range(2 if self.cleans else 0):
             self.simulation.spawn(f"clean-{number}", self.clean, restart=True)
+        if self.severs:
+            self.simulation.spawn("sever", self.sever, rates=CALM)
         for number in range(2 if self.placed else 0):
             self.simulation.spawn(f"reassign-{number}", self.reassign, restart=True)
         self.simulation.spawn("back-0", self.bring_back, restart=True)
@@ -763,6 +812,7 @@ def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[s
         "cleaned": 0,
         "slow": 0,
         "controllers": 0,
+        "alone": 0,
     }
     for seed in seeds:
         world = World(seed, rates, **options).run()
@@ -771,6 +821,7 @@ def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[s
         total["moved"] += world.moved
         total["kept"] += world.kept_data
         total["cleaned"] += world.cleaned
+        total["alone"] += world.alone
         for epoch in world.roots.epochs():
             total["epochs"] += 1
             total["elections"] += epoch.leader_since == epoch.number > 0

@@ -33,7 +33,7 @@ def describe_replicas(
     are data files at fewer roots than replication.factor says; `replicas reassign` copies them,
     and those that are ONLY OUT: at a root that is out. These may have been deleted since, too.
 
-    Exit code 1 if nothing can be read or acknowledged: offline, or below minimum.
+    Exit code 1 if nothing can be read or acknowledged: offline, below minimum, no controller.
 
     \b
     Example:
@@ -52,7 +52,9 @@ def describe_replicas(
     )
     if offline:
         warn("no root in sync answers: nothing can be read or written")
+    elif found.condition == "no controller":
+        warn("the controller does not answer: everything can be read, nothing is acknowledged")
     elif found.condition == "below minimum":
         warn(f"fewer than {found.min_insync} roots in sync answer: nothing is acknowledged")
-    if offline or found.condition == "below minimum":
+    if found.condition in ("offline", "below minimum", "no controller"):
         raise typer.Exit(FAILURE)

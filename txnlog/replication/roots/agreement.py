@@ -19,7 +19,14 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from txnlog.clock import Clock
-from txnlog.errors import LogTruncated, NotEnoughReplicas, ObjectNotFound, StorageError
+from txnlog.errors import (
+    LogTruncated,
+    NotAStore,
+    NotEnoughReplicas,
+    ObjectNotFound,
+    StorageError,
+    TxnlogError,
+)
 from txnlog.replication import root_names
 from txnlog.replication.roots.controller import Controller
 from txnlog.replication.roots.epoch_notes import note_epoch
@@ -141,12 +148,17 @@ class Agreement:
         self._elected_among: tuple[int, tuple[Member, ...]] = (0, ())
         self._round = threading.local()
         self._waiting = threading.local()
-        self._noted = -1
-        """The epoch that its members in sync were seen to have."""
+        self._noted = -1, False
+        """The epoch that was compared with what members keep, and whether all were made to."""
         self._moments = itertools.count()
         """What comes later has a greater number."""
         self._looked: dict[int, int] = {}
         """By epoch, when a look began by which it was the newest."""
+        self.find_kept: Callable[[Epoch | None], Epoch] | None = None
+        """Finds the newest epoch that roots keep, after one that is known; None for who writes."""
+        self.lost: TxnlogError | None = None
+        """Why the controller tells nothing; None if it did so when it was last asked."""
+        self._asked_s = 0.0
 
     # -- epochs and members ----------------------------------------------------------------------
 
@@ -157,9 +169,38 @@ class Agreement:
     def refresh(self) -> Epoch:
         """The newest epoch there is."""
         began = next(self._moments)
-        self._epoch = newest = self.controller.newest(self._epoch)
+        self._epoch = newest = self._find_newest(self._epoch)
         self._looked[newest.number] = began
         return newest
+
+    def _find_newest(self, known: Epoch | None) -> Epoch:
+        """Who only reads goes by what all roots keep, for as long as the controller fails."""
+        now_s = self.clock.monotonic_s()
+        if self.find_kept is None or not self.observes:
+            self.lost = None
+            return self.controller.newest(known)
+        if self.lost is None or known is None or now_s - self._asked_s > known.lag_s:
+            self._asked_s = now_s
+            try:
+                newest = self.controller.newest(known)
+            except (NotAStore, StorageError) as error:
+                if self.lost is None:
+                    _logger.warning("replicas: reading goes on without the controller: %s", error)
+                self.lost = error
+            else:
+                self.lost = None
+                return newest
+        assert self.lost is not None
+        try:
+            found = self.find_kept(known)
+        except TxnlogError as error:
+            raise StorageError(
+                f"{self.lost}. Without it everything can be read while all roots answer: {error}"
+            ) from error
+        if found.controller != ("" if known is None else known.controller):
+            self.lost = None  # it is elsewhere
+            return self._find_newest(found)
+        return found
 
     def is_newest(self, epoch: Epoch) -> bool:
         """Whether there was no newer epoch when this call began."""
@@ -199,6 +240,8 @@ class Agreement:
         since = epoch.leader_since
         if since == 0:
             return False
+        if self.lost is not None:
+            return True
         if self._elected_among[0] != since:
             try:
                 first = epoch if epoch.number == since else self.controller.at(since)
@@ -318,6 +361,8 @@ class Agreement:
             LogTruncated: there was an unclean election since this process began.
         """
         began_s = self.clock.monotonic_s()
+        if writes:
+            self.find_kept = None
         pause: Callable[[Epoch], bool] | None = None
         since_s: dict[Member, float] = {}
         while True:
@@ -325,9 +370,14 @@ class Agreement:
                 epoch = self.epoch()
                 self._check_history(epoch)
                 missing: ObjectNotFound | None = None
-                if (writes or not self.observes) and self._noted != epoch.number:
-                    note_epoch(self, epoch)
-                    self._noted = epoch.number
+                puts = writes or not self.observes
+                if self._noted not in ((epoch.number, puts), (epoch.number, True)):
+                    if puts:
+                        note_epoch(self, epoch)
+                    else:
+                        looks = (partial(self._look_at_notes, epoch, one) for one in epoch.in_sync)
+                        self.controller.storage.gather(looks)
+                    self._noted = epoch.number, puts
                 try:
                     result = step(epoch)
                 except ObjectNotFound as error:
@@ -359,6 +409,11 @@ class Agreement:
                 if not pause(epoch):
                     raise failure
             self.refresh()
+
+    def _look_at_notes(self, epoch: Epoch, member: Member) -> None:
+        """Raises StorageError: one that answers has a later epoch than the controller."""
+        with suppress(MemberFailed):
+            note_epoch(self, epoch, [member], puts=False)
 
     # -- for how long ----------------------------------------------------------------------------
 

@@ -32,7 +32,9 @@ from txnlog.storage.reach import UnnamedUrl
 
 RootState: TypeAlias = Literal["leader", "in sync", "joining", "out"]
 Answer: TypeAlias = Literal["answers", "no answer", "mark gone", "not asked"]
-Condition: TypeAlias = Literal["whole", "degraded", "below minimum", "offline", "unknown"]
+Condition: TypeAlias = Literal[
+    "whole", "degraded", "below minimum", "offline", "unknown", "no controller"
+]
 """Read by programs, like the two above: append only."""
 
 _LONGEST_S: Final = 10.0
@@ -73,7 +75,8 @@ class Replica:
 class ReplicasDescription:
     """The roots as of one epoch. ``replicas`` are in the order of their roots' names.
 
-    ``condition`` is 'offline' if no root in sync answers, 'below minimum' if fewer do than
+    ``condition`` is 'offline' if no root in sync answers, 'no controller' if it fails, and this is
+    what all roots keep of its epochs, 'below minimum' if fewer do than
     ``min_insync``, and 'whole' if all roots are in sync, answer, and lack nothing that was counted.
 
     ``under_replicated`` are data files at fewer roots in sync than ``replication.factor`` says, and
@@ -169,7 +172,7 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> ReplicasD
         epoch.min_insync,
         epoch.at_ms,
         epoch.why,
-        _condition(epoch, found, lacking),
+        _condition(epoch, found, lacking, lost=agreement.lost is not None),
         found,
         list_settings(epoch.settings),
         newest_scrub(agreement, epoch, answering) if answering else None,
@@ -252,12 +255,16 @@ def _why_out(epoch: Epoch, root: str) -> str | None:
     return f"failed tries to bring it back: {tried.count}" if tried else None
 
 
-def _condition(epoch: Epoch, found: Sequence[Replica], lacking: Lacking | None) -> Condition:
+def _condition(
+    epoch: Epoch, found: Sequence[Replica], lacking: Lacking | None, *, lost: bool
+) -> Condition:
     of_set = [one.answer for one in found if one.member in epoch.in_sync]
     answering = of_set.count("answers")
     perhaps = answering + of_set.count("not asked")
     if not perhaps:
         return "offline"
+    if lost:
+        return "no controller"
     if perhaps < epoch.min_insync:
         return "below minimum"
     if answering < max(1, epoch.min_insync):

@@ -40,8 +40,12 @@ class Asks(Protocol):
     ) -> dict[Member, Epoch | None]: ...
 
 
-def note_epoch(agreement: Asks, epoch: Epoch, members: Sequence[Member] = ()) -> None:
+def note_epoch(
+    agreement: Asks, epoch: Epoch, members: Sequence[Member] = (), *, puts: bool = True
+) -> None:
     """Have members keep an epoch, or all in sync; two requests to each, side by side.
+
+    Unless it ``puts`` it only makes sure that they have no other one.
 
     Raises:
         MemberFailed: one of them does not.
@@ -50,7 +54,7 @@ def note_epoch(agreement: Asks, epoch: Epoch, members: Sequence[Member] = ()) ->
     data = encode_epoch(epoch)
 
     def note(_: Member, storage: Storage) -> Epoch | None:
-        if put_note(storage, epoch.number, data):
+        if puts and put_note(storage, epoch.number, data):
             return newest_note(storage, epoch.number + 1)
         return newest_note(storage, epoch.number)
 

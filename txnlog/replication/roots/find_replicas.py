@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import combinations
 
 import msgspec
@@ -46,6 +47,7 @@ from txnlog.replication.roots.members import (
     without_mark,
 )
 from txnlog.replication.roots.placement import is_share
+from txnlog.replication.roots.recovery import newest_kept
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.root_join import Joined
 from txnlog.state import envelope
@@ -127,7 +129,7 @@ def find_replicas(
         return _open(url, opener, clock) if list_epochs(storage) else None
     first = envelope.decode(data, MARK_DECODER, f"{storage.url}/{root_names.REPLICA_FILE}")
     named = named_controller(storage, first).controller
-    found = _open(named, opener, clock)
+    found = _open(named, opener, clock, storage)
     try:
         found.agreement.refresh()
     except (StorageError, NotAStore) as error:
@@ -140,10 +142,14 @@ def find_replicas(
     return found
 
 
-def _open(url: str | os.PathLike[str], opener: MemberOpener, clock: Clock) -> ReplicatedStorage:
+def _open(
+    url: str | os.PathLike[str], opener: MemberOpener, clock: Clock, root: Storage | None = None
+) -> ReplicatedStorage:
     control = opener.controller(url)
     address = Address(control.url, opener.options)
-    return ReplicatedStorage(control, opener, address, clock, run_within=run_within)
+    found = ReplicatedStorage(control, opener, address, clock, run_within=run_within)
+    found.agreement.find_kept = partial(newest_kept, opener, root)
+    return found
 
 
 def _make(

@@ -114,8 +114,28 @@ def recover(
     return ControllerMove(to.url, recovered.number, tuple(told), tuple(untold))
 
 
-def _ask_roots(opener: MemberOpener, given: Storage) -> tuple[str, _Kept, Epoch]:
+def newest_kept(opener: MemberOpener, given: Storage | None, known: Epoch | None) -> Epoch:
+    """The newest epoch that roots keep, one of which is given, or the one that is known.
+
+    Nothing is acknowledged under a later one: all roots have answered since this began.
+
+    Raises InvalidOption, NotEnoughReplicas, CorruptEntry, StorageError.
+    """
+    if known is not None:
+        given = opener.root(known.roots[root_of(known.leader)].url)
+    elif given is None:
+        raise InvalidOption("open the store by a root")
+    _, kept, epoch = _ask_roots(opener, given, known)
+    _check_answered(epoch, kept, ())
+    return epoch
+
+
+def _ask_roots(
+    opener: MemberOpener, given: Storage, known: Epoch | None = None
+) -> tuple[str, _Kept, Epoch]:
     """The controller that a root names, what all roots have, and the newest epoch of that.
+
+    What is older than a ``known`` one is not asked for.
 
     Raises InvalidOption: it is no root, or has no epochs. StorageError: it fails.
     """
@@ -127,7 +147,7 @@ def _ask_roots(opener: MemberOpener, given: Storage) -> tuple[str, _Kept, Epoch]
         ) from error
     first = envelope.decode(data, MARK_DECODER, f"{given.url}/{root_names.REPLICA_FILE}")
     old = named_controller(given, first).controller
-    hints = _Kept(opener, {first.controller, old})
+    hints = _Kept(opener, {first.controller, old}, known)
     hints.look(first.member, given)
     epoch = hints.newest()
     if epoch is None:
@@ -136,7 +156,7 @@ def _ask_roots(opener: MemberOpener, given: Storage) -> tuple[str, _Kept, Epoch]
             "another root"
         )
     # By the URLs that the epochs say: what was named may be an old copy.
-    kept = _Kept(opener, {first.controller, old, *epoch.controllers})
+    kept = _Kept(opener, {first.controller, old, *epoch.controllers}, known)
     while unasked := epoch.roots.keys() - kept.asked:
         for root in unasked:
             kept.open(root, epoch.roots[root])
@@ -147,10 +167,13 @@ def _ask_roots(opener: MemberOpener, given: Storage) -> tuple[str, _Kept, Epoch]
 class _Kept:
     """What the roots that answer have of the epochs."""
 
-    def __init__(self, opener: MemberOpener, controllers: Collection[str]) -> None:
+    def __init__(
+        self, opener: MemberOpener, controllers: Collection[str], known: Epoch | None
+    ) -> None:
         self._opener = opener
         self._controllers = controllers
-        self._found: dict[int, Epoch] = {}
+        self._found = {} if known is None else {known.number: known}
+        self._first = min(self._found, default=0)
         self.asked: set[str] = set()
         self.read: set[Member] = set()
         self.failed: dict[str, Exception] = {}
@@ -182,7 +205,7 @@ class _Kept:
         root = Root(storage.url, 1 + max(map(incarnation_of, members), default=0))
         for member in members:
             try:
-                found, unread = notes(self._opener.at(root, member))
+                found, unread = notes(self._opener.at(root, member), self._first)
             except MarkGone as error:
                 self.failed[member] = error  # it was about to join, or is no more
                 continue
@@ -241,7 +264,7 @@ def _check_answered(epoch: Epoch, kept: _Kept, lost: Collection[str]) -> None:
         raise NotEnoughReplicas(
             f"{', '.join(sorted(missing))} must answer, or a later epoch than {epoch.number} may "
             f"be known there alone: {'; '.join(whys) or 'their folders are gone'}. A root that is "
-            "lost for good is given up by lost=[...], or --lost"
+            "lost for good is given up by `txnlog replicas recover --lost`, or lost=[...]"
         )
     # Of the newest one a sound copy is enough.
     later = {number: member for number, member in kept.unread.items() if number > epoch.number}

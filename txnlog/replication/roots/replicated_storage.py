@@ -14,7 +14,12 @@ from typing import TypeVar
 
 from txnlog import names
 from txnlog.clock import Clock, SystemClock
-from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError, TxnlogError
+from txnlog.errors import (
+    NotEnoughReplicas,
+    ObjectNotFound,
+    StorageError,
+    TxnlogError,
+)
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed, OpenMember
 from txnlog.replication.roots.controller import Controller, OpenPlace
@@ -175,6 +180,8 @@ class ReplicatedStorage(Storage):
         return ReplicatedUpload(self.agreement, check_name(name), self._need)
 
     def confirm(self, name: str) -> None:
+        self.agreement.find_kept = None
+
         def step(epoch: Epoch) -> None:
             # Who has found an object that he may have put acknowledges it, or builds on it.
             self._need(epoch)
@@ -197,6 +204,7 @@ class ReplicatedStorage(Storage):
         if not doomed:
             return
         self._everywhere.drop(doomed)
+        self.agreement.find_kept = None
 
         def step(epoch: Epoch) -> None:
             # The leader's first: who copies from it looks there again when it has copied.
