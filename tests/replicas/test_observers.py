@@ -16,7 +16,7 @@ from tests.support.replication.replica_world import CONTROLLER, LAG_MS, Roots
 from tests.support.replication.world_entries import entry_name, entry_of
 from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.names import TopicPartition
-from txnlog.replication import Replicas, root_names
+from txnlog.replication import Replicas, open_replicas, root_names
 from txnlog.replication.roots.epochs import FACTOR, MIN_INSYNC, UNCLEAN, root_of
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.spark.setup_check import _Worker
@@ -238,6 +238,35 @@ def test_what_is_written_needs_the_controller(act: str) -> None:
     given = {"put": ("x", b""), "put_if_absent": ("x", b""), "delete": ([f"{LOG}/x"],)}
     with pytest.raises(StorageError, match="is down"):
         getattr(storage, act)(*given.get(act, (f"{LOG}/{entry_name(0)}",)))
+
+
+CHANGES: dict[str, Callable[[Replicas], object]] = {
+    "add": lambda replicas: replicas.add("r9"),
+    "remove": lambda replicas: replicas.remove("r1", force=True),
+    "reassign": lambda replicas: replicas.reassign(),
+    "elect": lambda replicas: replicas.elect("r1"),
+    "alter": lambda replicas: replicas.alter({FACTOR: 1}),
+    "move_controller": lambda replicas: replicas.move_controller("elsewhere"),
+    "forget": lambda replicas: replicas.forget("r1-0"),
+    "verify": lambda replicas: [*replicas.verify(repair=True)],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_operators_change_needs_the_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Else one who does not reach it deletes copies on which those rely who do."""
+    skip_probes(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path, **{FACTOR: 2})
+    lose(tmp_path / "control")
+    replicas = open_replicas(str(tmp_path / "a"))
+    assert replicas.describe().condition == "no controller"
+    with pytest.raises(StorageError, match="is gone: is the controller's disk mounted") as found:
+        CHANGES[change](replicas)
+    assert "while all roots answer" not in str(found.value)
+    assert open_replicas(str(tmp_path / "a")).describe().leader == "r0-0"
 
 
 def test_a_controller_that_is_behind_the_roots_is_refused() -> None:

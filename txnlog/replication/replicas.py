@@ -168,6 +168,12 @@ class Replicas:
         return self._store
 
     @property
+    def _changing(self) -> ReplicatedStorage:
+        """For who changes something: only the controller tells what there is to be changed."""
+        self._roots.agreement.find_kept = None
+        return self._roots
+
+    @property
     def logs(self) -> Logs:
         """For the parts of txnlog that build on a store, not for applications."""
         return self._logs
@@ -205,7 +211,7 @@ class Replicas:
             NotEnoughReplicas: the set has changed meanwhile; try again.
             StorageError: the root or the controller fails.
         """
-        storage = self._roots
+        storage = self._changing
         if dry_run:
             return plan_join(storage, url)
         if rack is not None:
@@ -233,7 +239,7 @@ class Replicas:
                 changed meanwhile: call it again.
             StorageError: the controller fails.
         """
-        agreement = self._roots.agreement
+        agreement = self._changing.agreement
         take_out(agreement, root, dry_run=True)
         if force or not places(agreement.refresh()):
             take_out(agreement, root, dry_run=dry_run)
@@ -270,7 +276,7 @@ class Replicas:
             StorageError: the controller fails.
         """
         chosen = [topics] if isinstance(topics, str) else topics
-        return reassign(self._roots.agreement, chosen, dry_run=dry_run)
+        return reassign(self._changing.agreement, chosen, dry_run=dry_run)
 
     def elect(
         self, root: str | None = None, *, unclean: bool = False, dry_run: bool = False
@@ -295,7 +301,7 @@ class Replicas:
             CorruptEntry: its file of the store is damaged.
         """
         return elect(
-            self._roots.agreement,
+            self._changing.agreement,
             root,
             name_segments=partial(named_segments, clock=self._logs.clock),
             unclean=unclean,
@@ -323,7 +329,7 @@ class Replicas:
             NotEnoughReplicas: the set has changed meanwhile; try again.
             StorageError: the controller fails.
         """
-        storage = self._roots
+        storage = self._changing
         changed = change_settings(storage.agreement, config, dry_run=dry_run)
         named = [key.removeprefix(f"{FACTOR}.") for key in config if key.startswith(f"{FACTOR}.")]
         if named:
@@ -357,7 +363,7 @@ class Replicas:
             NotEnoughReplicas: another process has moved it, or the set changes; try again.
             StorageError: either place fails.
         """
-        moved = move_controller(self._roots, url, storage_options, dry_run=dry_run)
+        moved = move_controller(self._changing, url, storage_options, dry_run=dry_run)
         if not dry_run:
             self._keep_epoch()
         return moved
@@ -382,7 +388,7 @@ class Replicas:
         """
         if not dry_run and not lost:
             self._keep_epoch()  # what is forgotten may have the newest note
-        return forget(self._roots, member, lost=lost, dry_run=dry_run)
+        return forget(self._changing, member, lost=lost, dry_run=dry_run)
 
     def history(self) -> list[ReplicaEpoch]:
         """The history of epochs, oldest first: which root led, which were in sync, and why.
@@ -420,7 +426,7 @@ class Replicas:
             StorageError: the controller, or a root in sync, fails.
         """
         judge = self._sound_copies()
-        return verify(self._roots, judge, with_contents=with_contents, repair=repair)
+        return verify(self._changing, judge, with_contents=with_contents, repair=repair)
 
     def _keep_epoch(self) -> None:
         """Have those in sync that answer keep the newest epoch."""
