@@ -31,7 +31,8 @@ from txnlog.errors import (
     TxnlogError,
 )
 from txnlog.replication import Replicas, open_replicas, recover_controller, root_names
-from txnlog.replication.roots import agreement, epoch_notes, recovery, root_join
+from txnlog.replication.roots import agreement, controller_move, epoch_notes, recovery, root_join
+from txnlog.replication.roots.controller import Controller
 from txnlog.replication.roots.epochs import Epoch
 from txnlog.replication.roots.find_replicas import prepare_root
 from txnlog.replication.roots.members import MarkedDisk
@@ -269,6 +270,32 @@ def test_the_old_one_that_comes_back_is_refused(made: txnlog.Store, tmp_path: Pa
         write(store, "2")
     write(reopened(tmp_path, "new"), "3")
     assert values(reopened(tmp_path, "b")) == ["1", "3"]
+
+
+@pytest.mark.parametrize("killed_in", ["_follow", "tell_root"])
+def test_the_place_to_which_it_moves_is_lost(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_in: str
+) -> None:
+    """The old one names it, and answers; whoever moved it was killed."""
+
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        where = Controller if killed_in == "_follow" else controller_move
+        patch.setattr(where, killed_in, kill)
+        with pytest.raises(KeyboardInterrupt):
+            Replicas(made).move_controller(str(tmp_path / "new"))
+    bring_back = lose(tmp_path / "new")
+    assert values(reopened(tmp_path, "a")) == ["1"]
+    with pytest.raises(StorageError, match="is the controller's disk mounted"):
+        reopened(tmp_path, "a").storage.put_if_absent("x", b"")
+    recover(tmp_path, "a", to="newer")
+    write(reopened(tmp_path, "b"), "2")
+    assert values(reopened(tmp_path, "a")) == ["1", "2"]
+    bring_back()
+    with pytest.raises(StorageError, match="recover"):
+        reopened(tmp_path, "control").storage.put_if_absent("x", b"")
 
 
 def test_two_places_at_once(made: txnlog.Store, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from txnlog.errors import (
     TxnlogError,
 )
 from txnlog.replication import root_names
-from txnlog.replication.roots.controller import list_epochs
+from txnlog.replication.roots.controller import Controller, list_epochs
 from txnlog.replication.roots.controller_move import (
     ControllerMove,
     claim,
@@ -78,8 +78,9 @@ def recover(
     old, kept, epoch = _ask_roots(opener, given)
     _check_answered(epoch, kept, lost)
     if epoch.controller != to.url:
+        epoch = _check_lost(opener, (epoch.controllers or (old,))[-1], epoch)
+        _check_answered(epoch, kept, lost)
         known = epoch.controllers or (old,)
-        _check_lost(opener, known[-1], epoch)
         _check_free(to, epoch, known)
         who = Proposer(
             clock.token(), clock.now_ms(), f"the controller {known[-1]} was lost: now {to.url}"
@@ -222,17 +223,27 @@ class _Kept:
         return [self._found[number] for number in sorted(self._found)]
 
 
-def _check_lost(opener: MemberOpener, url: str, epoch: Epoch) -> None:
+def _check_lost(opener: MemberOpener, url: str, epoch: Epoch) -> Epoch:
+    """The newest epoch, if the place where later ones are decided is lost.
+
+    That is one by which the controller has moved there, if the place before still has it. Raises
+    InvalidOption.
+    """
     try:
-        numbers = list_epochs(opener.root(url))
+        place = opener.root(url)
+        numbers = list_epochs(place)
+        if not numbers or max(numbers) < epoch.number:
+            return epoch
+        found = Controller(place).at(max(numbers))
     except UnnamedUrl:
         raise
     except TxnlogError:
-        return
-    if numbers and max(numbers) >= epoch.number:
-        raise InvalidOption(
-            f"the controller at {url} answers: `txnlog replicas move-controller` moves it"
-        )
+        return epoch
+    if found.controller not in ("", url):
+        return _check_lost(opener, found.controller, found)
+    raise InvalidOption(
+        f"the controller at {url} answers: `txnlog replicas move-controller` moves it"
+    )
 
 
 def _check_free(to: Storage, epoch: Epoch, known: tuple[str, ...]) -> None:
