@@ -16,7 +16,7 @@ from tests.support.runtime.held_sizes import held_sizes
 from tests.support.steps import another, append
 from txnlog.clock import Signal
 from txnlog.consumer import Consumer
-from txnlog.log import arrivals, recent, settlement, state_log
+from txnlog.log import arrivals, manifests, recent, settlement, state_log
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.results import MaintenanceFailure
@@ -132,6 +132,7 @@ def test_a_process_does_not_grow(clock: VirtualClock, monkeypatch: pytest.Monkey
     monkeypatch.setattr(recent, "KEPT", 10)
     monkeypatch.setattr(record_buffers, "_KEPT_TOPICS", 10)
     monkeypatch.setattr(settlement, "_MOST_REMEMBERED", 10)
+    monkeypatch.setattr(manifests, "_REWRITES_KEPT_MS", 60_000)
     heap = HeapStorage()
     monkeypatch.setattr(heap, "time_ms", lambda: clock.time_ms)
     config = {
@@ -146,6 +147,8 @@ def test_a_process_does_not_grow(clock: VirtualClock, monkeypatch: pytest.Monkey
         own = {**kept, "record.format": record_format}
         store.topics.create(record_format, partitions=2, config=own)
     passing = Passing(store, clock)
+    # Its segments were replaced again and again, which is known for as long as their files stay.
+    store.topics.alter("stays", config={"file.delete.delay.ms": 60_000})
     consumer = store.consumer("parquet", group_id="g", auto_offset_reset="earliest")
     producer = passing.transactional
     thirds: list[dict[str, int]] = [{}, {}, {}]
