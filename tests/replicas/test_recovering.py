@@ -32,7 +32,7 @@ from txnlog.errors import (
 )
 from txnlog.replication import Replicas, open_replicas, recover_controller, root_names
 from txnlog.replication.roots import agreement, controller_move, epoch_notes, recovery, root_join
-from txnlog.replication.roots.controller import Controller
+from txnlog.replication.roots.controller import Controller, list_epochs
 from txnlog.replication.roots.epochs import Epoch
 from txnlog.replication.roots.find_replicas import prepare_root
 from txnlog.replication.roots.members import MarkedDisk
@@ -296,6 +296,28 @@ def test_the_place_to_which_it_moves_is_lost(
     bring_back()
     with pytest.raises(StorageError, match="recover"):
         reopened(tmp_path, "control").storage.put_if_absent("x", b"")
+
+
+def test_places_that_name_each_other_are_not_followed_for_ever(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them is damaged, or from a backup: either answers."""
+
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Controller, "_follow", kill)
+        with pytest.raises(KeyboardInterrupt):
+            Replicas(made).move_controller(str(tmp_path / "new"))
+    old, new = (LocalStorage(str(tmp_path / name)) for name in ("control", "new"))
+    newest = max(list_epochs(old))
+    found = Controller(old).at(newest)
+    names_old = replace(found, controllers=(*found.controllers, old.url))
+    new.delete([root_names.epoch_file(newest)])
+    new.put(root_names.epoch_file(newest), epoch_notes.encode_epoch(names_old))
+    with pytest.raises(InvalidOption, match="answers: `txnlog replicas move-controller`"):
+        recover(tmp_path, to="newer")
 
 
 def test_two_places_at_once(made: txnlog.Store, tmp_path: Path) -> None:

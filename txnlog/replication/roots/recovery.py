@@ -229,21 +229,24 @@ def _check_lost(opener: MemberOpener, url: str, epoch: Epoch) -> Epoch:
     That is one by which the controller has moved there, if the place before still has it. Raises
     InvalidOption.
     """
-    try:
-        place = opener.root(url)
-        numbers = list_epochs(place)
-        if not numbers or max(numbers) < epoch.number:
+    asked: set[str] = set()
+    while True:
+        asked.add(url)
+        try:
+            place = opener.root(url)
+            numbers = list_epochs(place)
+            if not numbers or max(numbers) < epoch.number:
+                return epoch
+            found = Controller(place).at(max(numbers))
+        except UnnamedUrl:
+            raise
+        except TxnlogError:
             return epoch
-        found = Controller(place).at(max(numbers))
-    except UnnamedUrl:
-        raise
-    except TxnlogError:
-        return epoch
-    if found.controller not in ("", url):
-        return _check_lost(opener, found.controller, found)
-    raise InvalidOption(
-        f"the controller at {url} answers: `txnlog replicas move-controller` moves it"
-    )
+        if found.controller in ("", *asked):  # places may name each other
+            raise InvalidOption(
+                f"the controller at {url} answers: `txnlog replicas move-controller` moves it"
+            )
+        url, epoch = found.controller, found
 
 
 def _check_free(to: Storage, epoch: Epoch, known: tuple[str, ...]) -> None:

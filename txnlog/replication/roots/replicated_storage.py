@@ -14,12 +14,7 @@ from typing import TypeVar
 
 from txnlog import names
 from txnlog.clock import Clock, SystemClock
-from txnlog.errors import (
-    NotEnoughReplicas,
-    ObjectNotFound,
-    StorageError,
-    TxnlogError,
-)
+from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError, TxnlogError
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed, OpenMember
 from txnlog.replication.roots.controller import Controller, OpenPlace
