@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
+from txnlog.admin import purge_topic
+from txnlog.admin.live_segments import placed_refs
 from txnlog.clock import SystemClock
+from txnlog.names import SegmentRef
 from txnlog.results import PurgeReport
+from txnlog.state.segment import Segment
+from txnlog.state.topic import TopicState
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.store import Store, attach
 from txnlog.tables.fresh_table import FreshTables
@@ -83,3 +88,20 @@ def test_in_the_end_nothing_waits_though_a_catalog_is_asked_again(
     FreshTables(store.logs).load("t")
     assert copies_with(store, b"ann")
     assert purge(store) == PurgeReport("t", (), 0, 0)
+
+
+def test_a_copy_that_is_put_meanwhile_is_not_waited_for(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is of a segment that the log did not have yet when it was looked at."""
+
+    def too_late(topic: str, state: TopicState) -> list[tuple[SegmentRef, Segment]]:
+        found = [*placed_refs(topic, state)]
+        send(store, "bob")
+        FreshTables(store.logs).load("t")
+        return found
+
+    monkeypatch.setattr(purge_topic, "placed_refs", too_late)
+    send(store, "ann")
+    assert purge(store) == PurgeReport("t", (), 0, 0)
+    assert copies_with(store, b"bob")

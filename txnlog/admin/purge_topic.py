@@ -127,13 +127,14 @@ def _purge(topic: str, partition: int, runs: Sequence[_Run], *, dry_run: bool) -
 
 def _waiting_files(logs: Logs, topic: str) -> int:
     files = list_segment_files(logs.storage, topic)
-    # After the listing: what it has and the log does not is no file that was just placed.
+    copies = [*_copies(logs, topic)]
+    # After the listings: what they have and the log does not is no file that was just placed.
     log = Logs(logs.storage, logs.config, logs.clock).topic(topic)
     log.refresh()
     state = log.whole_segments()
     placed = {copied_segment(ref.partition, one) for ref, one in placed_refs(topic, state)}
-    copies = [name for name in _copies(logs, topic) if segment_of_copy(name) not in placed]
-    return len(files.keys() - placed_files(topic, state)) + len(copies)
+    waiting = [name for name in copies if segment_of_copy(name) not in placed]
+    return len(files.keys() - placed_files(topic, state)) + len(waiting)
 
 
 def _copies(logs: Logs, topic: str) -> Iterator[str]:
