@@ -18,13 +18,14 @@ from tests.support.simulation.pairs.meeting import Case, How, run
 from tests.support.simulation.pairs.slices import LAST
 from tests.support.simulation.pairs.world import small_numbers
 from txnlog.admin import maintenance
+from txnlog.admin.purge_topic import _Purging
 from txnlog.admin.times import Times
 from txnlog.log import sequence_log
 from txnlog.log.rewriting import TombstoneStay
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.transaction_log import Head, TransactionLog
 from txnlog.names import TopicPartition, expired_log, parse_closing_mark
-from txnlog.read import consistent_cut
+from txnlog.read import changed_ranges, consistent_cut, latest
 from txnlog.read.fetcher import Fetcher
 from txnlog.read.first_reading import FirstReading
 from txnlog.read.pin import PinnedTopics, pin_topics
@@ -33,6 +34,7 @@ from txnlog.schema import TopicSchema
 from txnlog.state import envelope
 from txnlog.state.cut import Part
 from txnlog.state.cut import consistent_cut as whole_cut
+from txnlog.tables.fresh_table import _FreshTable
 
 Patch = pytest.MonkeyPatch
 Mutate = Callable[[Patch], None]
@@ -198,3 +200,44 @@ def test_transactions_that_nobody_ends(monkeypatch: Patch) -> None:
     check_found(monkeypatch, mutate, pairs("begin", "flush", "dies"), "nobody ends")
     after_the_last_marker = pairs("commit", "read committed", "dies")[16:]
     check_found(monkeypatch, mutate, after_the_last_marker, "nobody ends")
+
+
+def test_a_purge_that_others_stopped_and_that_ends_all_the_same(monkeypatch: Patch) -> None:
+    """What another process has rewritten meanwhile still holds records of the key."""
+
+    def mutate(patch: Patch) -> None:
+        rewrite = _Purging.rewrite
+        patch.setattr(_Purging, "rewrite", lambda *given: [rewrite(*given)] != [])
+
+    check_found(monkeypatch, mutate, pairs("purge", "merge", "at once"), "purged")
+
+
+def test_a_newest_record_beside_an_older_one_that_compaction_has_left(monkeypatch: Patch) -> None:
+    """Of what was compacted, the keys that the rest has too are left out."""
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(latest, "_without", lambda batches, *_: ((b, None) for b in batches))
+
+    case = Case("object store", "latest", "flush far", 0, third="compaction", third_at=LAST)
+    check_found(monkeypatch, mutate, [case], "latest")
+
+
+def test_a_feed_of_what_compaction_has_left(monkeypatch: Patch) -> None:
+    """What was compacted meanwhile is read as it was."""
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(changed_ranges, "_is_whole", lambda *_: True)
+
+    whole = pairs("feed", "compaction", "at once")
+    cases = [replace(case, third="flush far", third_at=LAST) for case in whole]
+    check_found(monkeypatch, mutate, cases, "feed")
+
+
+def test_a_catalog_that_shows_what_it_has_shown(monkeypatch: Patch) -> None:
+    """A table is of the moment at which it was asked for."""
+
+    def mutate(patch: Patch) -> None:
+        attempt = _FreshTable._attempt
+        patch.setattr(_FreshTable, "_attempt", lambda t: t._answer[1] if t._answer else attempt(t))
+
+    check_found(monkeypatch, mutate, pairs("catalog", "flush far", "at once"), "lost")

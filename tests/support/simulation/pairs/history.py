@@ -14,6 +14,8 @@ from enum import Enum
 
 Place = tuple[str, int]
 """A topic and a partition."""
+KeyOf = tuple[str, str]
+"""A topic and a key."""
 
 
 class Violation(AssertionError):
@@ -52,8 +54,10 @@ class Intent:
     """When its writer asked to commit it, and was told the outcome: ticks of the judge."""
     values: dict[str, str] = field(default_factory=dict)
     """The topic of each value."""
-    keys: dict[str, str | None] = field(default_factory=dict)
-    """What the keys of a table become, by key."""
+    keys: dict[KeyOf, str | None] = field(default_factory=dict)
+    """What keys become; None: they are deleted."""
+    purges: bool = False
+    """It is no transaction, but a purge of these keys."""
 
 
 @dataclass(slots=True)
@@ -86,7 +90,8 @@ class History:
         self._trims: dict[Place, int] = {}
         self._deletions: dict[str, list[_Deletion]] = {}
         self._fading: set[str] = set()
-        self._table: dict[str, list[Intent]] = {}
+        self._tables: dict[KeyOf, list[Intent]] = {}
+        self._compacted: set[str] = set()
         self._moves: dict[str, dict[str, int | None]] = {}
         self._ticks = 0
 
@@ -100,8 +105,9 @@ class History:
         other._deletions = {topic: [copy(d) for d in of] for topic, of in self._deletions.items()}
         other._fading = set(self._fading)
         other._moves = {group: dict(of) for group, of in self._moves.items()}
-        other._table = {
-            key: [other.intents[intent.name] for intent in of] for key, of in self._table.items()
+        other._compacted = set(self._compacted)
+        other._tables = {
+            key: [other.intents[intent.name] for intent in of] for key, of in self._tables.items()
         }
         return other
 
@@ -126,10 +132,10 @@ class History:
         self._of_value[value] = intent.name
         return value
 
-    def write_key(self, intent: Intent, key: str, value: str | None) -> None:
-        """Announce what a key of the table becomes; None: it is deleted."""
-        intent.keys[key] = value
-        of_key = self._table.setdefault(key, [])
+    def write_key(self, intent: Intent, topic: str, key: str, value: str | None) -> None:
+        """Announce what a key becomes; None: it is deleted."""
+        intent.keys[topic, key] = value
+        of_key = self._tables.setdefault((topic, key), [])
         if intent not in of_key:
             of_key.append(intent)
 
@@ -165,9 +171,40 @@ class History:
         """Somebody asks to delete the records below an offset."""
         self._trims[place] = max(before, self._trims.get(place, 0))
 
+    def purging(self, topic: str, key: str) -> Intent:
+        """Somebody asks to purge a key; ``committed``: no record of it was left out."""
+        purge = self.begin(f"purge of {topic} {key}", "", ())
+        purge.purges = True
+        self.write_key(purge, topic, key, None)
+        self.ask(purge)
+        return purge
+
+    def was_purged(self, topic: str, key: str) -> bool:
+        """Whether somebody has asked to purge a key."""
+        return any(intent.purges for intent in self._tables.get((topic, key), ()))
+
+    def written(self, topic: str, since: int, until: int) -> set[str]:
+        """The values that were written to keys, not purged, wholly between two ticks."""
+        return {
+            value
+            for (of_topic, key), of_key in self._tables.items()
+            if of_topic == topic and not self.was_purged(topic, key)
+            for one in of_key
+            if one.fate is Fate.COMMITTED and since < one.began and one.told < until
+            if (value := one.keys[of_topic, key]) is not None
+        }
+
     def fade(self, topic: str) -> None:
         """From now on retention may delete records of a topic."""
         self._fading.add(topic)
+
+    def compacts(self, topic: str) -> None:
+        """From now on compaction may delete records of a topic."""
+        self._compacted.add(topic)
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether compaction may have deleted records of a topic."""
+        return topic in self._compacted
 
     def deleting(self, topic: str) -> _Deletion:
         """Somebody asks to delete a topic."""
@@ -240,6 +277,8 @@ class History:
                 causes |= intent.causes | self._told_before(intent)
             self._check_causes(intent, causes, view, topics, seen, who)
         self._check_order(view, seen, who)
+        if not past:
+            self._check_purged(seen, who, began)
         if fresh and not past:
             for intent in self.intents.values():
                 if intent.fate is Fate.COMMITTED and intent.told < began:
@@ -250,12 +289,21 @@ class History:
                         )
         return shown
 
-    def saw_table(self, table: Mapping[str, str], who: str, *, began: int) -> None:
-        """Judge what the keys of the table are, as somebody has found who read to its end."""
-        for key, of_key in self._table.items():
+    def saw_table(
+        self, topic: str, table: Mapping[str, str], who: str, *, began: int, for_long: bool = False
+    ) -> None:
+        """Judge what a topic's keys are, as somebody has found who read to its end.
+
+        ``for_long``: part of it was read before ``began``: no record tells of a purge.
+        """
+        for (of_topic, key), of_key in self._tables.items():
+            if of_topic != topic or (for_long and self.was_purged(topic, key)):
+                continue
             value = table.get(key)
             possible = [
-                i for i in of_key if i.keys[key] == value and i.fate in (Fate.COMMITTED, Fate.ASKED)
+                i
+                for i in of_key
+                if i.keys[topic, key] == value and i.fate in (Fate.COMMITTED, Fate.ASKED)
             ]
             if value is None and key not in table:
                 never = not any(i.fate is Fate.COMMITTED and i.told < began for i in of_key)
@@ -268,9 +316,27 @@ class History:
             )
             if all(i.fate is Fate.COMMITTED and i.told < newest for i in possible):
                 raise Violation("table", f"{who} finds {key}={value}, which was overwritten")
-        unknown = table.keys() - self._table.keys()
+        unknown = table.keys() - {key for of_topic, key in self._tables if of_topic == topic}
         if unknown:
             raise Violation("table", f"{who} finds the unknown keys {unknown}")
+
+    def saw_values(self, topic: str, values: Iterable[str], who: str, *, began: int) -> None:
+        """Judge a fresh view of a topic whose offsets are not known."""
+        seen: set[str] = set()
+        for value in values:
+            if value in seen:
+                raise Violation("doubled", f"{who} saw {value} twice")
+            seen.add(value)
+            intent = self.intents[self._of_value[value]]
+            if intent.fate in (Fate.OPEN, Fate.ABORTED):
+                raise Violation("aborted read", f"{who} saw {value}, but {intent.fate.value}")
+            self._seen.setdefault(value, who)
+        self._check_purged(seen, who, began)
+        for intent in self.intents.values():
+            told = intent.fate is Fate.COMMITTED and intent.told < began
+            missing = self._missing(intent, {}, {topic}, seen)
+            if missing and (told or not seen.isdisjoint(intent.values)):
+                raise Violation("lost", f"{who} does not see {missing} of {intent.name}")
 
     def saw_everything(self, view: View, who: str) -> None:
         """Judge a view of everything that was written: offsets have no gaps, and one value each."""
@@ -342,6 +408,19 @@ class History:
                 where = f"{place} offset {offset}"
                 raise Violation("two values", f"{where} was {first}; {who} found {value}")
 
+    def _check_purged(self, seen: Iterable[str], who: str, began: int) -> None:
+        """What was there when a purge began does not show afterwards."""
+        for value in seen:
+            intent = self.intents[self._of_value[value]]
+            for purge in self._purges_of(intent, value):
+                was_there = intent.fate is Fate.COMMITTED and intent.told < purge.began
+                if was_there and purge.fate is Fate.COMMITTED and purge.told < began:
+                    raise Violation("purged", f"{who} saw {value} after {purge.name}")
+
+    def _purges_of(self, intent: Intent, value: str) -> Iterable[Intent]:
+        keys = [key for key, of_key in intent.keys.items() if of_key == value]
+        return (purge for key in keys for purge in self._tables[key] if purge.purges)
+
     def _missing(self, intent: Intent, view: View, topics: set[str], seen: set[str]) -> list[str]:
         """What a view that should have all of an intent lacks, and why is not known."""
         return [
@@ -355,9 +434,11 @@ class History:
     def _may_be_gone(self, intent: Intent, value: str, topic: str, view: View) -> bool:
         if topic in self._fading:
             return True
-        for key, of_key in intent.keys.items():
-            if of_key == value and len(self._table[key]) > 1:
-                return True  # compaction may have deleted it
+        if any(not of.told or intent.began < of.told for of in self._purges_of(intent, value)):
+            return True
+        for key, of_key in intent.keys.items() if topic in self._compacted else ():
+            if of_key == value and len(self._tables[key]) > 1:
+                return True
         if any(not of.told or intent.began < of.told for of in self._deletions.get(topic, ())):
             return True
         for (name, partition), found in view.items():

@@ -15,6 +15,7 @@ from tests.support.simulation.pairs.tending import check_steps
 from tests.support.simulation.pairs.world import (
     BEGIN_MS,
     HOUR_MS,
+    KEYED,
     LIMITS_MS,
     Actor,
     World,
@@ -171,7 +172,7 @@ def judge_later(
             world.actor("tending").store.maintenance.compact("k")
             table = made.read_to_the_end()
             if table is not None:
-                world.history.saw_table(table, made.actor.name, began=began)
+                world.history.saw_table("k", table, made.actor.name, began=began, for_long=True)
     world.time_ms += LIMITS_MS
     tending = world.actor("tending")
     tended = None if whole else topics
@@ -182,8 +183,8 @@ def judge_later(
         began = world.history.tick()
         snapshot = new.store.snapshot(existing)
         new.saw(snapshot, "in the end", began=began, fresh=True)
-        if "k" in existing:
-            world.history.saw_table(table_of(snapshot), new.name, began=began)
+        for topic in set(KEYED).intersection(existing):
+            world.history.saw_table(topic, table_of(snapshot, topic), new.name, began=began)
         check_positions(new, existing)
     if world.time_ms < BEGIN_MS + HOUR_MS:
         check_group(new, going)

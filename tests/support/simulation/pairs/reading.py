@@ -6,18 +6,25 @@ from typing import ClassVar
 
 from tests.support.simulation.pairs.history import Violation
 from tests.support.simulation.pairs.operation import Operation, operation
+from tests.support.simulation.pairs.table_values import values_of_table
 from tests.support.simulation.pairs.world import (
     BEGIN_MS,
+    COLUMNS,
     FAR,
+    KEYED,
     NEAR,
+    STORE_URL,
     TOMBSTONES_MS,
+    latest_of,
     table_of,
+    text_of,
     view_of,
 )
 from txnlog import IsolationLevel
 from txnlog.consumer import Consumer
 from txnlog.names import TopicPartition
 from txnlog.snapshot import Snapshot
+from txnlog.tables.fresh_table import FreshTables
 
 
 @operation
@@ -129,6 +136,114 @@ class Changes(Operation):
                 raise Violation("changes", f"{added} is not what {wanted} has beyond {shown}")
 
 
+@operation
+class Latest(Operation):
+    """The newest record of each key, and again later by a token."""
+
+    name = "latest"
+    topics = KEYED
+    _token: str | None = None
+
+    def act(self) -> None:
+        began = self.history.tick()
+        snapshot = self.store.snapshot(self.topics)
+        self._token = snapshot.token()
+        self._found = {topic: latest_of(snapshot, topic) for topic in self.topics}
+        for topic, found in self._found.items():
+            if not self.history.held_back(began):
+                self.history.saw_table(topic, found, f"{self.actor.name} (latest)", began=began)
+            folded = table_of(snapshot, topic)
+            if found != folded:
+                raise Violation("latest", f"{topic}: {found} is not {folded}")
+
+    def go_on(self) -> None:
+        if self._token is None:
+            return
+        again = self.store.snapshot(self.topics, at=self._token)
+        for topic, found in self._found.items():
+            later = latest_of(again, topic)
+            for key, value in found.items():
+                if later.get(key) == value or self.history.was_purged(topic, key):
+                    continue
+                if not (self.history.is_compacted(topic) and key not in later):
+                    raise Violation("latest", f"{topic}: {key} was {value}, is {later.get(key)}")
+
+
+@operation
+class Feed(Operation):
+    """A feed of changes makes of the rows at one moment those at another one."""
+
+    name = "feed"
+    topics = KEYED
+
+    def prepare(self) -> None:
+        self._since = self.store.snapshot(self.topics).token()
+        self._since_tick = self.history.tick()
+
+    def act(self) -> None:
+        until_tick = self.history.tick()
+        until = self.store.snapshot(self.topics)
+        for topic in self.topics:
+            key, value = COLUMNS[topic]
+            older = self.store.snapshot(topic, at=self._since)
+            rows = latest_of(older, topic)
+            feed = self.store.changes(
+                topic, self._since, until, ["_change", key, value], pre_images=True
+            )
+            told = set()
+            for row in feed.to_arrow().to_pylist():
+                self._apply(topic, rows, row["_change"], text_of(row[key]), text_of(row[value]))
+                told.add(text_of(row[value]))
+            missing = self.history.written(topic, self._since_tick, until_tick) - told
+            if missing and not self.history.held_back(until_tick):
+                raise Violation("feed", f"{topic}: nothing tells of {missing}")
+            after = latest_of(until, topic)
+            for one in rows.keys() | after.keys():
+                if rows.get(one) != after.get(one) and not self.history.was_purged(topic, one):
+                    raise Violation("feed", f"{topic}: it makes {rows}, there is {after}")
+
+    def _apply(
+        self, topic: str, rows: dict[str, str], change: str, key: str | None, value: str | None
+    ) -> None:
+        assert key is not None
+        before = rows.get(key)
+        shown = None if change == "insert" else value
+        may_be_gone = before is None and self.history.is_compacted(topic)
+        is_known = not may_be_gone and not self.history.was_purged(topic, key)
+        if change != "update_after" and is_known and shown != before:
+            raise Violation("feed", f"{topic}: {change} of {key}: {value} after {before}")
+        if change in ("insert", "update_after"):
+            assert value is not None
+            rows[key] = value
+        elif change == "delete":
+            rows.pop(key, None)
+
+
+@operation
+class Catalog(Operation):
+    """Topics as a catalog's tables, again and again by one server: level ``snapshot``."""
+
+    name = "catalog"
+    topics = KEYED
+
+    def prepare(self) -> None:
+        self.actor.storage.url = STORE_URL
+        self._tables = FreshTables(self.store.logs)
+        for topic in self.topics:
+            self._tables.load(topic)
+
+    def act(self) -> None:
+        for topic in self.topics:
+            began = self.history.tick()
+            answer = self._tables.load(topic)
+            shown = values_of_table(self.world.storage, answer.metadata, COLUMNS[topic][1])
+            values = [text for value in shown if (text := text_of(value))]
+            self.history.saw_values(topic, values, f"{self.actor.name} (a table)", began=began)
+
+    def go_on(self) -> None:
+        self.act()
+
+
 def read_on(consumer: Consumer, polls: int = 20) -> list[str]:
     """Read until nothing comes."""
     found: list[str] = []
@@ -195,8 +310,8 @@ class Table(Operation):
         self._read(3)
         began = self.history.tick()
         if not self.history.held_back(began):
-            table = table_of(self.store.snapshot(["k"]))
-            self.history.saw_table(table, f"{self.actor.name} (a scan)", began=began)
+            table = table_of(self.store.snapshot(["k"]), "k")
+            self.history.saw_table("k", table, f"{self.actor.name} (a scan)", began=began)
 
     def read_to_the_end(self) -> dict[str, str] | None:
         """What it has in the end; None if it has taken too long: tombstones may be gone."""

@@ -11,7 +11,14 @@ from deltalake import DeltaTable
 
 from tests.support.simulation.pairs.history import History, Violation
 from tests.support.simulation.pairs.operation import Operation, operation
-from tests.support.simulation.pairs.world import HOUR_MS, LIMITS_MS, SCHEMA, TOPICS
+from tests.support.simulation.pairs.world import (
+    HOUR_MS,
+    KEYED,
+    LIMITS_MS,
+    SCHEMA,
+    STORE_URL,
+    TOPICS,
+)
 from tests.support.simulation.pairs.writing import producer_of, transact
 from txnlog.admin.retention import apply_retention
 from txnlog.config import DAY_MS
@@ -152,10 +159,26 @@ class Compact(Operation):
 
 
 @operation
+class Purge(Operation):
+    """All records of a key go from a compacted topic, and from a typed one."""
+
+    name = "purge"
+    topics = KEYED
+
+    def act(self) -> None:
+        for topic, rows in (("k", [{"key": b"1"}]), ("y", [{"id": 1}])):
+            purge = self.history.purging(topic, "1")
+            report = self.store.maintenance.purge(topic, rows)
+            if not report.undecided_count:
+                self.history.committed(purge)
+
+
+@operation
 class Merge(Operation):
     """Small segments are merged."""
 
     name = "merge"
+    topics = ("a", "b", "y")
 
     def act(self) -> None:
         for topic in self.topics:
@@ -315,7 +338,7 @@ class Publish(Operation):
 
     def prepare(self) -> None:
         self._folder = TemporaryDirectory()
-        self.actor.storage.url = "s3://pairs/store"  # where no engine looks
+        self.actor.storage.url = STORE_URL
 
     def act(self) -> None:
         self.store.tables.publish_delta("y", self._folder.name)

@@ -11,13 +11,15 @@ import pyarrow as pa
 import pytest
 
 from tests.support.log.settling import settle_early
-from tests.support.simulation.pairs.history import History, Intent, Place, Seen
+from tests.support.simulation.pairs.history import History, Intent, Place, Seen, Violation
 from tests.support.simulation.pairs.suspension import StepStorage
 from txnlog.clock import Signal
 from txnlog.errors import CommitStateUnknown, TxnlogError
 from txnlog.log.manifest_table import ManifestTable
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.scan import Scan
+from txnlog.schema import DELETED
 from txnlog.snapshot import Snapshot
 from txnlog.store import attach
 from txnlog.testing import HeapStorage, VirtualClock
@@ -37,7 +39,13 @@ CONFIG = {
 NEAR = ("a", "b")
 FAR = ("k", "d")
 TOPICS = ("a", "b", "d", "k", "r", "y")
+STORE_URL = "s3://pairs/store"
+"""Where engines would look for its files: it is told to them, and they do not look."""
+KEYED = ("k", "y")
+COLUMNS = {"k": ["key", "value"], "y": ["id", "name"]}
+"""The columns of a key and its value."""
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
+WITH_DELETED = SCHEMA.append(pa.field(DELETED, pa.bool_()))
 
 
 @contextmanager
@@ -149,16 +157,18 @@ class Actor:
 
     def send(self, producer: Producer, intent: Intent, topic: str, partition: int = 0) -> None:
         """Send a record of its own kind to a topic."""
-        value = self.history.write(intent, topic)
-        if topic == "y":
-            row = {"id": [len(self.history.intents)], "name": [value]}
-            producer.send_batch("y", pa.record_batch(row, schema=SCHEMA))
-        elif topic == "k":
-            key = f"key-{len(self.history.intents) % 3}"
-            self.history.write_key(intent, key, value)
-            producer.send("k", value, key=key)
-        else:
-            producer.send(topic, value, partition=partition)
+        if topic not in KEYED:
+            producer.send(topic, self.history.write(intent, topic), partition=partition)
+            return
+        count = len(self.history.intents)
+        key = count % 3
+        value = None if count % 4 == 3 else self.history.write(intent, topic)
+        self.history.write_key(intent, topic, f"{key}", value)
+        if topic == "k":
+            producer.send("k", value, key=f"{key}")
+            return
+        row = {"id": [key], "name": [value], DELETED: [value is None]}
+        producer.send_batch("y", pa.record_batch(row, schema=WITH_DELETED))
 
     def commit(self, producer: Producer, intent: Intent) -> bool:
         """Commit, until the outcome is known; whether it is committed."""
@@ -210,8 +220,8 @@ def view_of(snapshot: Snapshot) -> dict[Place, Seen]:
         starts, ends = snapshot.beginning_offsets(topic), snapshot.end_offsets(topic)
         for partition, start in starts.items():
             found[topic, partition] = Seen(start, ends[partition], [])
-        columns = ["_partition", "_offset", "name"] if topic == "y" else None
-        columns = columns or ["partition", "offset", "value"]
+        columns = ["_partition", "_offset"] if topic == "y" else ["partition", "offset"]
+        columns.append("name" if topic == "y" else "value")
         table = snapshot.scan(topic, columns=columns).to_arrow()
         for partition, offset, value in zip(*(c.to_pylist() for c in table.columns), strict=True):
             if value is not None:
@@ -220,16 +230,39 @@ def view_of(snapshot: Snapshot) -> dict[Place, Seen]:
     return found
 
 
-def table_of(snapshot: Snapshot) -> dict[str, str]:
-    """What the keys of the compacted topic are."""
+def table_of(snapshot: Snapshot, topic: str) -> dict[str, str]:
+    """What a topic's keys are, by each record after the other."""
     table: dict[str, str] = {}
-    rows = snapshot.scan("k", columns=["key", "value"]).to_arrow()
-    for key, value in zip(*(c.to_pylist() for c in rows.columns), strict=True):
+    for key, value in _keys_of(snapshot.scan(topic, columns=COLUMNS[topic])):
         if value is None:
-            table.pop(key.decode(), None)
+            table.pop(key, None)
         else:
-            table[key.decode()] = value.decode()
+            table[key] = value
     return table
+
+
+def latest_of(snapshot: Snapshot, topic: str) -> dict[str, str]:
+    """What the library finds: each key once, and none that was deleted."""
+    table: dict[str, str] = {}
+    for key, value in _keys_of(snapshot.scan(topic, columns=COLUMNS[topic], latest=True)):
+        if key in table or value is None:
+            raise Violation("latest", f"{topic}: {key} is {value}, and was {table.get(key)}")
+        table[key] = value
+    return table
+
+
+def _keys_of(scan: Scan) -> Iterator[tuple[str, str | None]]:
+    keys, values = (map(text_of, column.to_pylist()) for column in scan.to_arrow().columns)
+    for key, value in zip(keys, values, strict=True):
+        assert key is not None
+        yield key, value
+
+
+def text_of(value: bytes | str | int | None) -> str | None:
+    """A key or a value of any topic."""
+    if value is None:
+        return None
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 @cache
@@ -260,6 +293,7 @@ def _fill(world: World) -> None:
     store.topics.create("r", config={"retention.ms": HOUR_MS, "file.delete.delay.ms": HOUR_MS})
     store.topics.create("y", schema=SCHEMA, key=["id"], config={"record.format": "parquet"})
     history.fade("r")
+    history.compacts("k")
 
     def transact(transactional_id: str, *where: str, commits: bool = True) -> None:
         producer = store.producer(
@@ -288,7 +322,7 @@ def _fill(world: World) -> None:
     with store.producer() as producer:
         intent = one.begin("gone")
         value = history.write(intent, "k")
-        history.write_key(intent, "gone", value)
+        history.write_key(intent, "k", "gone", value)
         producer.send("k", value, key="gone")
         one.flush(producer, intent)
     world.time_ms = BEGIN_MS - 600_000
@@ -301,7 +335,7 @@ def _fill(world: World) -> None:
     history.committed(intent)
     with store.producer() as producer:
         intent = one.begin("tombstone")
-        history.write_key(intent, "gone", None)
+        history.write_key(intent, "k", "gone", None)
         producer.send("k", None, key="gone")
         one.flush(producer, intent)
     transact("x", "a", "b", commits=False)
