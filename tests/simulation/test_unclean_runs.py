@@ -57,7 +57,7 @@ def test_what_is_not_announced_is_there() -> None:
 
 @pytest.mark.condition(60)
 @pytest.mark.parametrize(
-    "runs", [pytest.param(4, marks=pytest.mark.more), pytest.param(12, marks=pytest.mark.slow)]
+    "runs", [pytest.param(12, marks=pytest.mark.more), pytest.param(40, marks=pytest.mark.slow)]
 )
 def test_more_runs(runs: int) -> None:
     total = run_seeds(range(28, 28 + runs), ROUGH)
@@ -134,7 +134,7 @@ def test_an_election_that_counts_on_disks_that_are_lost_since_is_caught(
                 member not in epoch.in_sync or answers(agreement, epoch, member)
             ),
         )
-        with pytest.raises(Violation, match="at all in"):
+        with pytest.raises(Violation, match="at all in|two histories"):
             run_seeds(tried_first(348, 1000), ROUGH)
 
 
