@@ -159,7 +159,7 @@ def _ask_roots(
     # By the URLs that the epochs say: what was named may be an old copy.
     kept = _Kept(opener, {first.controller, old, *epoch.controllers}, known)
     while unasked := epoch.roots.keys() - kept.asked:
-        for root in unasked:
+        for root in sorted(unasked):
             kept.open(root, epoch.roots[root])
         epoch = kept.newest() or epoch
     return old, kept, epoch
