@@ -58,19 +58,19 @@ def main() -> None:
         port = free_port()
         with versitygw.run(folder, port) as server, delaying(port, DELAY_S) as proxy:
             options = {**server.options, "endpoint_url": f"http://127.0.0.1:{proxy.port}"}
-            spark = _session(given.jars, options)
+            spark = session(given.jars, options)
             register(spark)
             print("\n".join([*describe_machine(), f"- Spark {spark.version}", ""]))
             lines = _measure(
                 *(spark, options, proxy, folder, given.rows, given.only),
-                has_delta=_has_delta(given.jars),
+                has_delta=has_delta(given.jars),
             )
             for line in lines:
                 print(line, flush=True)
             spark.stop()
 
 
-def _session(jars: Path, options: dict[str, object]) -> SparkSession:
+def session(jars: Path, options: dict[str, object]) -> SparkSession:
     s3a = "spark.hadoop.fs.s3a"
     settings: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
@@ -93,14 +93,14 @@ def _session(jars: Path, options: dict[str, object]) -> SparkSession:
             "spark.sql.parquet.output.committer.class": _COMMITTER
             + ".BindingParquetOutputCommitter",
         }
-    if _has_delta(jars):
+    if has_delta(jars):
         settings |= _DELTA
     spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
-def _has_delta(jars: Path) -> bool:
+def has_delta(jars: Path) -> bool:
     return bool([*jars.glob("**/delta-spark*.jar")])
 
 
