@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.replication.replica_folders import lose, make, skip_probes
+from tests.support.replication.replica_folders import lose, make, reopened, skip_probes
 from tests.support.replication.replica_world import Roots
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound
 from txnlog.replication.roots.epochs import Epoch, Member, Root
 from txnlog.replication.roots.members import MarkGone, MemberOpener
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.root_join import join
+from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing import VirtualClock
@@ -81,3 +83,60 @@ def test_what_is_not_found_while_a_root_copies_and_shows_later() -> None:
     assert roots.epoch().in_sync == ("a-0", "b-0")
     done = join(storage.agreement, "c", "heap://c")
     assert roots.heap(done.member).list_names("f") == ["0", "1", "2"]
+
+
+def put_away(folder: Path, *, is_file: bool = False) -> None:
+    """Have a root's folder go away; with a file in its place each request fails."""
+    folder.rename(folder.with_name(f"{folder.name}-away"))
+    if is_file:
+        folder.touch()
+
+
+WAYS: dict[str, Callable[[Path], object]] = {
+    "not mounted": lose,
+    "gone": put_away,
+    "no folder": partial(put_away, is_file=True),
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("root", ["a", "b"])
+@pytest.mark.parametrize("request_", [*REQUESTS, "put_if_absent", "folds_case", "trust"])
+def test_a_root_that_went_away_before_a_request_is_passed_over(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request_: str,
+    root: str,
+    way: Callable[[Path], object],
+) -> None:
+    """Whatever is asked first by a process that knows both, and whichever of them leads."""
+    skip_probes(monkeypatch)
+    make(tmp_path).storage.put_if_absent("f/x", b"1")
+    storage = reopened(tmp_path).storage
+    storage.will_write()
+    asked = REQUESTS | {
+        "put_if_absent": lambda one: one.put_if_absent("f/z", b""),
+        "folds_case": lambda one: one.folds_case(),
+        "trust": lambda one: one.trust(),
+    }
+    way(tmp_path / root)
+    asked[request_](storage)
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_what_a_disk_is_like_is_asked_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Callable[[Path], object]
+) -> None:
+    """A folder that is not there tells nothing, and what it tells later counts."""
+    skip_probes(monkeypatch)
+    make(tmp_path)
+    storage = reopened(tmp_path).storage
+    disk = tmp_path / "b"
+    way(disk)
+    assert not storage.folds_case()
+    if disk.is_dir():
+        disk.rmdir()
+    disk.unlink(missing_ok=True)
+    disk.with_name("b-away").rename(disk)
+    monkeypatch.setattr(LocalStorage, "folds_case", lambda one: one.url.startswith(str(disk)))
+    assert storage.folds_case()

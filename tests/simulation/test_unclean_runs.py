@@ -134,7 +134,7 @@ def test_an_election_that_counts_on_disks_that_are_lost_since_is_caught(
                 member not in epoch.in_sync or answers(agreement, epoch, member)
             ),
         )
-        with pytest.raises(Violation, match="at all in|two histories"):
+        with pytest.raises(Violation, match=r"at all in|two histories"):
             run_seeds(tried_first(50, 1000), ROUGH)
 
 

@@ -85,7 +85,7 @@ class ReplicatedStorage(Storage):
         self.open_member = open_member
         self._address = address
         self._everywhere = Everywhere()
-        self._folds_case: bool | None = None
+        self._folding: dict[Member, bool] = {}
         self._was_probed = False
         if writes:
             self.will_write()
@@ -110,17 +110,26 @@ class ReplicatedStorage(Storage):
         return replace(known, url=self.url) if known else self._controller.address()
 
     def folds_case(self) -> bool:
-        if self._folds_case is None:
-            epoch = self.agreement.epoch()
-            found = [self.agreement.storage(epoch, member) for member in epoch.members]
-            self._folds_case = any(storage.folds_case() for storage in found)
-        return self._folds_case
+        epoch = self.agreement.epoch()
+        for member in epoch.members:
+            if member not in self._folding:
+                with suppress(ObjectNotFound, MemberFailed):  # it is asked when it answers again
+                    self._folding[member] = self._member_folds_case(epoch, member)
+        return any(self._folding.get(member) for member in epoch.members)
+
+    def _member_folds_case(self, epoch: Epoch, member: Member) -> bool:
+        def look(storage: Storage) -> bool:
+            storage.size(root_names.member_mark(member))  # of an empty disk nothing can be told
+            return storage.folds_case()
+
+        return self.agreement.ask(epoch, member, look, within_s=time_for(epoch))
 
     def trust(self, *, probed: bool = False) -> None:
         self._was_probed |= probed
         epoch = self.agreement.epoch()
         for member in epoch.members:
-            self.agreement.storage(epoch, member).trust(probed=probed)
+            with suppress(StorageError):  # not even its server answers: it is probed later
+                self.agreement.storage(epoch, member).trust(probed=probed)
         self._controller.trust(probed=probed)
 
     def was_probed(self) -> bool:
@@ -436,7 +445,13 @@ class ReplicatedStorage(Storage):
         return self.agreement.settle(step)
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
-        epoch = self.agreement.refresh()
+        def begin(epoch: Epoch) -> Epoch:
+            asked = epoch.in_sync if places(epoch) and may_hold_data(folder) else [epoch.leader]
+            for member in asked:  # who has failed before this is passed over
+                self.agreement.check_mark(epoch, member)
+            return epoch
+
+        epoch = self.agreement.settle(begin)
         marks = f"{root_names.MEMBER_MARKS}/"
         try:
             for name, size_bytes in list_placed(self.agreement, epoch, folder):
