@@ -17,12 +17,22 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.replication.replica_gates import Disk, Patience
-from tests.support.replication.replica_world import CALM, ROUGH, STORMY, Roots, Violation, run_seeds
+from tests.support.replication.replica_world import (
+    CALM,
+    ROUGH,
+    STORMY,
+    Roots,
+    Violation,
+    World,
+    run_seeds,
+)
 from tests.support.seeds import tried_first
 from txnlog.errors import ObjectNotFound, StoreExists
+from txnlog.replication import root_names
 from txnlog.replication.roots import (
     agreement,
     copies,
+    epoch_cleaning,
     kept_data,
     old_incarnations,
     placement,
@@ -36,7 +46,10 @@ from txnlog.replication.roots import (
 )
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.controller import Controller, list_epochs
-from txnlog.replication.roots.epochs import Epoch, Member, elected_unclean, root_of
+from txnlog.replication.roots.election import change_settings
+from txnlog.replication.roots.epoch_cleaning import clean_epochs
+from txnlog.replication.roots.epoch_notes import list_notes
+from txnlog.replication.roots.epochs import AUTO_RETURN, Epoch, Member, elected_unclean, root_of
 from txnlog.replication.roots.recovery import newest_kept
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
@@ -134,6 +147,26 @@ def test_epochs_that_are_deleted_mislead_nobody(runs: int) -> None:
     assert total["cleaned"] > 10
     run_seeds(range(9400, 9400 + runs - 1), STORMY, cleans=2, roots=5)
     run_seeds(range(9500, 9500 + runs - 1), CALM, cleans=2, unmounts=True)
+
+
+def test_a_note_that_was_cleaned_was_given() -> None:
+    """Who acknowledges may sleep after its last look, while later epochs come: no violation."""
+    world = World(0, CALM)
+    storage = world.roots.plain(world.simulation.clock)
+    storage.put("topics/t/data/0/a.log", b"")
+    first = storage.agreement.epoch()
+    change_settings(storage.agreement, {AUTO_RETURN: True})
+    with pytest.raises(Violation, match="were told nothing of epoch 1"):
+        world._check_noted(storage.agreement.epoch())
+    storage.put("topics/t/data/0/b.log", b"")
+    clean_epochs(storage.agreement, kept=1)
+    heap = world.roots.heap(first.leader)
+    assert list_notes(heap) == [1]
+    world._check_noted(first)
+    world.judge()
+    heap.delete([root_names.epoch_note(1)])
+    with pytest.raises(Violation, match="has the newest epoch that it knew no more"):
+        world.judge()
 
 
 def test_a_disk_that_is_not_mounted_is_no_empty_root() -> None:
@@ -406,6 +439,16 @@ def nobody_keeps_epochs(patch: Patch) -> None:
     patch.setattr(agreement, "note_epoch", lambda *_, **__: None)
 
 
+def the_newest_note_is_cleaned(patch: Patch) -> None:
+    """R16. A root knows none of the epochs under which something was acknowledged."""
+    clean = epoch_cleaning._clean_notes
+    patch.setattr(
+        epoch_cleaning,
+        "_clean_notes",
+        lambda told, epoch, member, kept, **how: clean(told, epoch, member, -kept, **how),
+    )
+
+
 def readers_leave_out_what_they_do_not_see(patch: Patch) -> None:
     """R15. A follower may lack what is shown then."""
     listings = ReplicatedStorage._listings
@@ -446,6 +489,7 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (nothing_is_left_behind, {"stalls": True, "rates": CALM}),
     (readers_decide, {}),
     (nobody_keeps_epochs, {}),
+    (the_newest_note_is_cleaned, {"cleans": 2}),
     (readers_leave_out_what_they_do_not_see, {"first": 101}),
     (who_knows_an_epoch_asks_no_root, {"severs": True, "roots": 2, "first": 24}),
 ]

@@ -39,6 +39,7 @@ from txnlog.replication.roots.controller import Controller
 from txnlog.replication.roots.controller_move import move
 from txnlog.replication.roots.election import change_settings, elect, take_out
 from txnlog.replication.roots.epoch_cleaning import clean_epochs
+from txnlog.replication.roots.epoch_notes import list_notes
 from txnlog.replication.roots.epochs import (
     AUTO_RETURN,
     DECODER,
@@ -107,12 +108,26 @@ class Place(HeapStorage):
         return put
 
 
+class MemberHeap(HeapStorage):
+    """A member's disk, which remembers the epochs that it was given: old ones are deleted again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noted: set[int] = set()
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        put = super().put_if_absent(name, data)
+        if put and name.startswith(f"{root_names.EPOCH_NOTES}/"):
+            self.noted.add(entry_number(name))
+        return put
+
+
 class Roots:
     """The disks, and who reaches which: shared by all processes."""
 
     def __init__(self, count: int = 3, settings: dict[str, str] | None = None) -> None:
         self.names = "abcde"[:count]
-        self.heaps: dict[Member, HeapStorage] = {}
+        self.heaps: dict[Member, MemberHeap] = {}
         self._decided: dict[str, bytes] = {}
         self.places = {name: Place(self._decided) for name in (CONTROLLER, "new")}
         """Where the controller is, or was, or may be moved to."""
@@ -138,9 +153,9 @@ class Roots:
             put_mark(self.heap(member), member, "heap://ctl")
         assert Controller(self.controller).propose(first)
 
-    def heap(self, member: Member) -> HeapStorage:
+    def heap(self, member: Member) -> MemberHeap:
         if member not in self.heaps:
-            self.heaps[member] = HeapStorage()
+            self.heaps[member] = MemberHeap()
         return self.heaps[member]
 
     def gate(self, storage: Storage, root: str, process: str, member: Member = "") -> Gate:
@@ -356,6 +371,10 @@ class World:
                 raise Violation("nobody is in sync")
         if places(epoch):
             self._judge_placed(epoch)
+        for member in {*epoch.in_sync} - self.roots.dead:
+            heap = self.roots.heap(member)
+            if heap.noted and max(heap.noted) not in list_notes(heap):
+                raise Violation(f"{member} has the newest epoch that it knew no more")
 
     def _has(self, member: Member, name: str, data: bytes) -> bool:
         """Whether a member has an object, or had it before its disk damaged it."""
@@ -482,11 +501,13 @@ class World:
         raise Violation(f"stuck: {took_s} s for a put while {slow} were slow in turn")
 
     def _check_noted(self, epoch: Epoch) -> None:
-        """Under which something is acknowledged: the controller may be lost now."""
-        note = root_names.epoch_note(epoch.number)
-        there = [one for one in epoch.in_sync if _get(self.roots.heap(one), note) is not None]
-        if lacking := {*epoch.in_sync} - {*there} - self.roots.dead:
-            raise Violation(f"{lacking} know nothing of epoch {epoch.number}")
+        """Under which something is acknowledged: the controller may be lost now.
+
+        Whoever acknowledges may have slept since: later epochs came, and its notes were deleted.
+        """
+        there = {one for one in epoch.in_sync if epoch.number in self.roots.heap(one).noted}
+        if lacking := {*epoch.in_sync} - there:
+            raise Violation(f"{lacking} were told nothing of epoch {epoch.number}")
 
     def _check_copies(self, name: str, entry: bytes, began_in: int) -> None:
         """When it is acknowledged, as many roots as ``min.insync.replicas`` says have it."""
@@ -494,11 +515,15 @@ class World:
         if all(len(epoch.in_sync) < epoch.min_insync for epoch in since):
             raise Violation(f"too few: {name} was acknowledged in {since}")
         heaps = self.roots.heaps.items()
+        now = self.roots.epoch()
+        had = {one for epoch in since for one in epoch.in_sync} - {*now.members, *now.left}
+        # Who had it may have been put out since, and forgotten.
         having = {root_of(one) for one in self.roots.heaps if self._has(one, name, entry)}
+        having |= {*map(root_of, had)}
         named = named_in(entry)
         if self.placed and not any(_get(heap, named) for _, heap in heaps):
             raise Violation(f"{named} is nowhere, and {name} was acknowledged")
-        if len(having) < self.roots.epoch().min_insync:
+        if len(having) < now.min_insync:
             raise Violation(f"too few: {name} was acknowledged, and only {having} have it")
 
     def _check_placed_put(self, name: str, began_in: int) -> None:
