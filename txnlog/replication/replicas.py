@@ -167,9 +167,8 @@ class Replicas:
             self._store = attach(logged(self._logs.storage), clock=self._logs.clock)
         return self._store
 
-    @property
-    def _changing(self) -> ReplicatedStorage:
-        """For who changes something: only the controller tells what there is to be changed."""
+    def _go_by_controller(self) -> ReplicatedStorage:
+        """From now on only the controller tells what there is: for who changes something."""
         self._roots.agreement.find_kept = None
         return self._roots
 
@@ -211,7 +210,7 @@ class Replicas:
             NotEnoughReplicas: the set has changed meanwhile; try again.
             StorageError: the root or the controller fails.
         """
-        storage = self._changing
+        storage = self._go_by_controller()
         if dry_run:
             return plan_join(storage, url)
         if rack is not None:
@@ -239,7 +238,7 @@ class Replicas:
                 changed meanwhile: call it again.
             StorageError: the controller fails.
         """
-        agreement = self._changing.agreement
+        agreement = self._go_by_controller().agreement
         take_out(agreement, root, dry_run=True)
         if force or not places(agreement.refresh()):
             take_out(agreement, root, dry_run=dry_run)
@@ -276,7 +275,7 @@ class Replicas:
             StorageError: the controller fails.
         """
         chosen = [topics] if isinstance(topics, str) else topics
-        return reassign(self._changing.agreement, chosen, dry_run=dry_run)
+        return reassign(self._go_by_controller().agreement, chosen, dry_run=dry_run)
 
     def elect(
         self, root: str | None = None, *, unclean: bool = False, dry_run: bool = False
@@ -301,7 +300,7 @@ class Replicas:
             CorruptEntry: its file of the store is damaged.
         """
         return elect(
-            self._changing.agreement,
+            self._go_by_controller().agreement,
             root,
             name_segments=partial(named_segments, clock=self._logs.clock),
             unclean=unclean,
@@ -329,7 +328,7 @@ class Replicas:
             NotEnoughReplicas: the set has changed meanwhile; try again.
             StorageError: the controller fails.
         """
-        storage = self._changing
+        storage = self._go_by_controller()
         changed = change_settings(storage.agreement, config, dry_run=dry_run)
         named = [key.removeprefix(f"{FACTOR}.") for key in config if key.startswith(f"{FACTOR}.")]
         if named:
@@ -363,7 +362,7 @@ class Replicas:
             NotEnoughReplicas: another process has moved it, or the set changes; try again.
             StorageError: either place fails.
         """
-        moved = move_controller(self._changing, url, storage_options, dry_run=dry_run)
+        moved = move_controller(self._go_by_controller(), url, storage_options, dry_run=dry_run)
         if not dry_run:
             self._keep_epoch()
         return moved
@@ -388,10 +387,13 @@ class Replicas:
         """
         if not dry_run and not lost:
             self._keep_epoch()  # what is forgotten may have the newest note
-        return forget(self._changing, member, lost=lost, dry_run=dry_run)
+        return forget(self._go_by_controller(), member, lost=lost, dry_run=dry_run)
 
     def history(self) -> list[ReplicaEpoch]:
         """The history of epochs, oldest first: which root led, which were in sync, and why.
+
+        Where the controller does not answer it is what roots keep: epochs under which nothing was
+        written are missing then.
 
         Raises:
             StorageError, CorruptEntry: the controller fails, or an epoch is damaged.
@@ -426,7 +428,7 @@ class Replicas:
             StorageError: the controller, or a root in sync, fails.
         """
         judge = self._sound_copies()
-        return verify(self._changing, judge, with_contents=with_contents, repair=repair)
+        return verify(self._go_by_controller(), judge, with_contents=with_contents, repair=repair)
 
     def _keep_epoch(self) -> None:
         """Have those in sync that answer keep the newest epoch."""
