@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -238,6 +240,45 @@ def test_what_is_written_needs_the_controller(act: str) -> None:
     given = {"put": ("x", b""), "put_if_absent": ("x", b""), "delete": ([f"{LOG}/x"],)}
     with pytest.raises(StorageError, match="is down"):
         getattr(storage, act)(*given.get(act, (f"{LOG}/{entry_name(0)}",)))
+
+
+def test_operators_are_told_what_can_be_known(folder: Path) -> None:
+    """Epochs as roots keep them, what is wrong, and what to do; everything else is examined."""
+    Replicas(txnlog.open(str(folder / "a"))).alter({"replica.lag.time.max.ms": 60})
+    Replicas(txnlog.open(str(folder / "a"))).alter({"replica.lag.time.max.ms": 70})
+    write(txnlog.open(str(folder / "a")), "2")
+    lose(folder / "control")
+    found = cli("replicas", "describe", "--history", "--store", folder / "a", "-o", "json")
+    assert found.code == 1
+    told = json.loads(found.out)
+    assert told["condition"] == "no controller"
+    assert [epoch["epoch"] for epoch in told["epochs"]] == [0, 2]
+    assert "`txnlog replicas recover` makes it anew" in found.err
+    assert "under others nothing was written" in found.err
+    found = cli("doctor", "--store", folder / "a", "-o", "jsonl")
+    assert found.code == 1
+    findings = [json.loads(line) for line in found.out.splitlines()]
+    by_check = {(one["check"], one["state"]): one["detail"] for one in findings}
+    assert {state for _, state in by_check} == {"ok", "unreadable"}
+    assert "it was not tried: the controller at" in by_check["probe", "unreadable"]
+    assert "`txnlog replicas recover` makes it anew" in by_check["replicas", "unreadable"]
+    assert ("topic", "ok") in by_check
+
+
+@pytest.mark.parametrize("which", ["a", "control"])
+def test_another_process_reads_without_the_controller_too(folder: Path, which: str) -> None:
+    """One of Spark's, which was sent the storage: however the store was opened."""
+    sent = pickle.dumps(txnlog.open(str(folder / which)).storage)
+    lose(folder / "control")
+    found = attach(pickle.loads(sent))
+    assert values(found) == ["1"]
+    assert values(attach(pickle.loads(pickle.dumps(found.storage)))) == ["1"]
+    with pytest.raises(StorageError, match="is the controller's disk mounted"):
+        write(found, "2")
+    bring_back = lose(folder / "b")
+    with pytest.raises(StorageError, match="r1 must answer"):
+        values(attach(pickle.loads(sent)))
+    bring_back()
 
 
 CHANGES: dict[str, Callable[[Replicas], object]] = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.replication.placed_roots import FILES, Set, trim_at
-from tests.support.replication.replica_world import LAG_MS, Roots
+from tests.support.replication.replica_world import LAG_MS, MemberHeap, Roots
 from txnlog.errors import (
     InvalidConfig,
     InvalidOption,
@@ -42,7 +42,7 @@ from txnlog.replication.roots.verification import verify
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
-from txnlog.testing import HeapStorage, VirtualClock
+from txnlog.testing import VirtualClock
 
 WHO = Proposer("x", 0, "test")
 
@@ -365,7 +365,7 @@ def test_a_root_that_shows_nothing_has_not_lost_data() -> None:
     them.put_files()
     name = next(name for name in FILES if them.holders(name) != {"a-0"})
     (holder,) = them.holders(name)
-    them.roots.heaps[holder] = HeapStorage()
+    them.roots.heaps[holder] = MemberHeap()
     with pytest.raises(NotEnoughReplicas, match=f"may be on a root that is out.*{holder}"):
         them.other().get(name)
 

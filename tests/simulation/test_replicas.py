@@ -50,7 +50,7 @@ from txnlog.replication.roots.election import change_settings
 from txnlog.replication.roots.epoch_cleaning import clean_epochs
 from txnlog.replication.roots.epoch_notes import list_notes
 from txnlog.replication.roots.epochs import AUTO_RETURN, Epoch, Member, elected_unclean, root_of
-from txnlog.replication.roots.recovery import newest_kept
+from txnlog.replication.roots.recovery import kept_epochs
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
 
@@ -458,8 +458,10 @@ def readers_leave_out_what_they_do_not_see(patch: Patch) -> None:
 def who_knows_an_epoch_asks_no_root(patch: Patch) -> None:
     """Where the controller does not answer."""
     patch.setattr(
-        "tests.support.replication.replica_world.newest_kept",
-        lambda opener, given, known: known or newest_kept(opener, given, None),
+        "tests.support.replication.replica_world.kept_epochs",
+        lambda opener, given, slow, known, first: (
+            [known] if known else kept_epochs(opener, given, slow, None, first)
+        ),
     )
 
 

@@ -116,6 +116,7 @@ class Examination:
     def _run_probe(self) -> Finding:
         storage = self.logs.storage
         try:
+            storage.check_writable()
             probe(storage)
         except NotEnoughReplicas as error:
             return Finding("probe", "", "unreadable", f"it was not tried: {error}")

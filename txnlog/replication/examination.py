@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 
 from txnlog.doctor.examination import not_examined
@@ -22,6 +23,7 @@ from txnlog.replication.roots.listings import Listings
 from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
+from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.trim import read_notes
 from txnlog.replication.roots.verification import ReplicaDifference, verify
 from txnlog.replication.sound_copies import SoundCopies
@@ -76,15 +78,22 @@ def _examine(logs: Logs, failures: ReadFailures, *, with_contents: bool) -> Iter
 
 
 def _check_epochs(storage: ReplicatedStorage) -> Iterator[Finding]:
-    epochs = storage.agreement.controller.every()
+    agreement = storage.agreement
+    epochs = agreement.every()
+    if agreement.lost is not None:
+        detail = (
+            f"the controller does not answer: {agreement.lost}. Everything can be read while all "
+            "roots answer. If it is lost for good, `txnlog replicas recover` makes it anew"
+        )
+        yield Finding("replicas", "", "unreadable", detail, path=root_names.EPOCHS)
     for before, after in pairwise(epochs):
         number = before.number + 1
         if after.number != number:
-            if after.number - 1 > epochs[-1].number - KEPT:
+            if agreement.lost is None and after.number - 1 > epochs[-1].number - KEPT:
                 detail = f"epoch {number} is gone, and {after.number} is there"
                 yield Finding("replicas", "", "damage", detail, path=root_names.epoch_file(number))
                 return
-            continue  # those between have been cleaned
+            continue  # those between have been cleaned, or no root was told of them
         if after.before != before.by:
             continue  # a late process has taken a name that was free again
         for rule, detail in epoch_violations(before, after):
@@ -160,13 +169,18 @@ def _check_pointers(storage: ReplicatedStorage) -> Iterator[Finding]:
         return
     for root, known in sorted(epoch.roots.items()):
         with suppress(TxnlogError):  # one that does not answer is told of elsewhere
-            if names_controller(opener.root(known.url), epoch):
+            look = partial(_names_controller, opener, known.url, epoch)
+            if storage.agreement.slowness.ask(root, look, time_for(epoch)):
                 continue
             detail = (
                 f"nothing in {known.url} says that the controller is at {epoch.controller}: "
                 f"`txnlog replicas move-controller {epoch.controller}` writes it there"
             )
             yield Finding("replicas", root, "note", detail)
+
+
+def _names_controller(opener: MemberOpener, url: str, epoch: Epoch) -> bool:
+    return names_controller(opener.root(url), epoch)
 
 
 def _check_notes(storage: ReplicatedStorage) -> Iterator[Finding]:

@@ -216,6 +216,9 @@ class Storage(ABC):
         reads may see fewer of them than those who write.
         """
 
+    def check_writable(self) -> None:  # noqa: B027 - most can tell by a write alone
+        """Raise NotEnoughReplicas if it is known that nothing can be acknowledged now."""
+
     def history(self) -> int:
         """The history of the logs that this process has begun with; data of another one is lost.
 

@@ -70,6 +70,9 @@ class ForwardingStorage(Storage):
     def will_write(self) -> None:
         self.inner.will_write()
 
+    def check_writable(self) -> None:
+        self.inner.check_writable()
+
     def history(self) -> int:
         return self.inner.history()
 

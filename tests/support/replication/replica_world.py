@@ -56,7 +56,7 @@ from txnlog.replication.roots.members import put_mark
 from txnlog.replication.roots.old_incarnations import forget
 from txnlog.replication.roots.placement import copies, places
 from txnlog.replication.roots.reassignment import reassign
-from txnlog.replication.roots.recovery import newest_kept
+from txnlog.replication.roots.recovery import kept_epochs
 from txnlog.replication.roots.replica_return import return_roots
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.root_join import join
@@ -212,8 +212,8 @@ class Roots:
     ) -> None:
         """Who only reads goes by what roots keep while the controller fails."""
         opener: Any = NotesOpener(open_root, storage.open_member, self.epoch())
-        storage.agreement.find_kept = lambda known: newest_kept(
-            opener, open_root(f"heap://{root}"), known
+        storage.agreement.find_kept = lambda slowness, known, first: kept_epochs(
+            opener, open_root(f"heap://{root}"), slowness, known, first
         )
 
     def root(self, url: str, process: str) -> Storage:

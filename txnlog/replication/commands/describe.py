@@ -53,7 +53,12 @@ def describe_replicas(
     if offline:
         warn("no root in sync answers: nothing can be read or written")
     elif found.condition == "no controller":
-        warn("the controller does not answer: everything can be read, nothing is acknowledged")
+        warn(
+            "the controller does not answer: everything can be read, nothing is acknowledged. If "
+            "it is lost for good, `txnlog replicas recover` makes it anew"
+        )
+        if history:
+            warn("the epochs are those that roots keep: under others nothing was written")
     elif found.condition == "below minimum":
         warn(f"fewer than {found.min_insync} roots in sync answer: nothing is acknowledged")
     if found.condition in ("offline", "below minimum", "no controller"):

@@ -51,6 +51,8 @@ T = TypeVar("T")
 Step = Callable[[Epoch], T]
 Then = Callable[[Epoch], object]
 OpenMember = Callable[[Epoch, Member], Storage]
+FindKept = Callable[[Slowness, Epoch | None, int], list[Epoch]]
+"""Finds the epochs from a number on that roots keep, and one that is known; in their order."""
 
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
@@ -154,8 +156,8 @@ class Agreement:
         """What comes later has a greater number."""
         self._looked: dict[int, int] = {}
         """By epoch, when a look began by which it was the newest."""
-        self.find_kept: Callable[[Epoch | None], Epoch] | None = None
-        """Finds the newest epoch that roots keep, after one that is known; None for who writes."""
+        self.find_kept: FindKept | None = None
+        """None for who writes: for him the controller alone tells."""
         self.lost: TxnlogError | None = None
         """Why the controller tells nothing; None if it did so when it was last asked."""
         self._asked_s = 0.0
@@ -165,6 +167,11 @@ class Agreement:
     def epoch(self) -> Epoch:
         """The newest epoch that is known here: it may have passed."""
         return self._epoch or self.refresh()
+
+    @property
+    def known(self) -> Epoch | None:
+        """The newest epoch that is known here; None if the epochs were not asked for yet."""
+        return self._epoch
 
     def refresh(self) -> Epoch:
         """The newest epoch there is."""
@@ -192,15 +199,26 @@ class Agreement:
                 return newest
         assert self.lost is not None
         try:
-            found = self.find_kept(known)
+            kept = self.find_kept(self.slowness, known, 0 if known is None else known.number)
         except TxnlogError as error:
             raise StorageError(
                 f"{self.lost}. Without it everything can be read while all roots answer: {error}"
             ) from error
+        found = kept[-1]
         if found.controller != ("" if known is None else known.controller):
             self.lost = None  # it is elsewhere
             return self._find_newest(found)
         return found
+
+    def every(self) -> list[Epoch]:
+        """All epochs that are there, in their order; without the controller those that roots keep.
+
+        Then those are missing under which nothing was written.
+        """
+        newest = self.refresh()
+        if self.lost is None or self.find_kept is None:
+            return self.controller.every()
+        return self.find_kept(self.slowness, newest, 0)
 
     def is_newest(self, epoch: Epoch) -> bool:
         """Whether there was no newer epoch when this call began."""

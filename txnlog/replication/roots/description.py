@@ -122,7 +122,7 @@ class ReplicaEpoch:
 
 
 def history(storage: ReplicatedStorage) -> list[ReplicaEpoch]:
-    """The history of epochs. Raises StorageError, CorruptEntry."""
+    """The history of epochs, as far as it is there. Raises StorageError, CorruptEntry."""
     return [
         ReplicaEpoch(
             epoch.number,
@@ -134,7 +134,7 @@ def history(storage: ReplicatedStorage) -> list[ReplicaEpoch]:
             epoch.unclean,
             epoch.why,
         )
-        for epoch in storage.agreement.controller.every()
+        for epoch in storage.agreement.every()
     ]
 
 

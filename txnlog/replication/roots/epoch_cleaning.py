@@ -20,6 +20,7 @@ from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.controller import list_epochs
 from txnlog.replication.roots.epoch_notes import list_notes
 from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.replication.roots.slowness import time_for
 from txnlog.storage.base import Storage
 
 KEPT: Final = 100
@@ -75,13 +76,14 @@ def _clean_notes(
 ) -> int:
     """By the newest one a controller that is lost is made anew: it stays, whoever is late."""
 
-    def clean(storage: Storage) -> int:
-        doomed = list_notes(storage)[:-kept]
-        if not dry_run:
-            _delete(storage, map(root_names.epoch_note, doomed))
-        return len(doomed)
+    def clean(storage: Storage) -> None:
+        _delete(storage, map(root_names.epoch_note, doomed))
 
-    return agreement.ask(epoch, member, clean)
+    listed = agreement.ask(epoch, member, list_notes, within_s=time_for(epoch))
+    doomed = listed[:-kept]
+    if doomed and not dry_run:
+        agreement.ask(epoch, member, clean, within_s=time_for(epoch, count=len(doomed)))
+    return len(doomed)
 
 
 def _delete(storage: Storage, names: Iterable[str]) -> None:

@@ -88,7 +88,8 @@ def put_note(storage: Storage, number: int, data: bytes) -> bool:
 
 def newest_note(storage: Storage, first: int) -> Epoch | None:
     """The newest sound epoch that a member has, from ``first`` on. Raises StorageError."""
-    return max(notes(storage, first)[0], key=lambda epoch: epoch.number, default=None)
+    found, _ = read_notes(storage, list_notes(storage, first))
+    return max(found, key=lambda epoch: epoch.number, default=None)
 
 
 def list_notes(storage: Storage, first: int = 0) -> list[int]:
@@ -96,9 +97,8 @@ def list_notes(storage: Storage, first: int = 0) -> list[int]:
     return list_numbers(storage, root_names.EPOCH_NOTES, first)
 
 
-def notes(storage: Storage, first: int = 0) -> tuple[list[Epoch], list[int]]:
-    """The epochs that a member has, from ``first`` on, and the numbers of those it cannot read."""
-    numbers = list_notes(storage, first)
+def read_notes(storage: Storage, numbers: Sequence[int]) -> tuple[list[Epoch], list[int]]:
+    """Epochs that a member has, by their numbers, and the numbers of those it cannot read."""
     read = storage.gather(partial(_read, storage, number) for number in numbers)
     unread = [number for number, epoch in zip(numbers, read, strict=True) if epoch is None]
     return [epoch for epoch in read if epoch is not None], unread

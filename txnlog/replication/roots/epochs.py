@@ -61,6 +61,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
     FACTOR: "at how many roots the data of topics is, or all",
 }
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
+DEFAULT_LAG_S: Final = int(_DEFAULTS[LAG_TIME]) / 1000
 _LONGEST_LAG_S: Final = 86_400.0
 """A clock takes no time of any length, and nobody waits longer."""
 _SWITCHES: Final = (UNCLEAN, AUTO_RETURN)

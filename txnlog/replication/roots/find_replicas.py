@@ -47,7 +47,7 @@ from txnlog.replication.roots.members import (
     without_mark,
 )
 from txnlog.replication.roots.placement import is_share
-from txnlog.replication.roots.recovery import newest_kept
+from txnlog.replication.roots.recovery import kept_epochs
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.root_join import Joined
 from txnlog.state import envelope
@@ -147,9 +147,14 @@ def _open(
 ) -> ReplicatedStorage:
     control = opener.controller(url)
     address = Address(control.url, opener.options)
-    found = ReplicatedStorage(control, opener, address, clock, run_within=run_within)
-    found.agreement.find_kept = partial(newest_kept, opener, root)
-    return found
+    return ReplicatedStorage(
+        control,
+        opener,
+        address,
+        clock,
+        run_within=run_within,
+        find_kept=partial(kept_epochs, opener, root),
+    )
 
 
 def _make(

@@ -13,8 +13,9 @@ A process that is killed on the way leaves the epoch of 2 at the leader; the nex
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -36,7 +37,12 @@ from txnlog.replication.roots.controller_move import (
     named_controller,
     put_pointer_of,
 )
-from txnlog.replication.roots.epoch_notes import encode_epoch, notes, put_note
+from txnlog.replication.roots.epoch_notes import (
+    encode_epoch,
+    list_notes,
+    put_note,
+    read_notes,
+)
 from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
@@ -50,14 +56,19 @@ from txnlog.replication.roots.members import (
     MARK_DECODER,
     MarkGone,
     MemberOpener,
+    OwnerMark,
     check_url,
     is_nested,
 )
 from txnlog.replication.roots.same_bytes import Damaged, Diverged, put_same
+from txnlog.replication.roots.slowness import Slowness, time_for
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
 from txnlog.storage.reach import UnnamedUrl
+from txnlog.time_limits import run_within
+
+T = TypeVar("T")
 
 
 def recover(
@@ -75,7 +86,7 @@ def recover(
     for storage in (given, to):
         check_url(storage.url)
         opener.allow(storage.url)
-    old, kept, epoch = _ask_roots(opener, given)
+    old, kept, epoch = _ask_roots(opener, given, Slowness(run_within, clock))
     _check_answered(epoch, kept, lost)
     if epoch.controller != to.url:
         epoch = _check_lost(opener, (epoch.controllers or (old,))[-1], epoch)
@@ -115,10 +126,13 @@ def recover(
     return ControllerMove(to.url, recovered.number, tuple(told), tuple(untold))
 
 
-def newest_kept(opener: MemberOpener, given: Storage | None, known: Epoch | None) -> Epoch:
-    """The newest epoch that roots keep, one of which is given, or the one that is known.
+def kept_epochs(
+    opener: MemberOpener, given: Storage | None, slowness: Slowness, known: Epoch | None, first: int
+) -> list[Epoch]:
+    """The epochs from ``first`` on that roots keep, one of which is given, in their order.
 
-    Nothing is acknowledged under a later one: all roots have answered since this began.
+    And the one that is ``known``. Nothing is acknowledged under a later one than the last: all
+    roots have answered since this began.
 
     Raises InvalidOption, NotEnoughReplicas, CorruptEntry, StorageError.
     """
@@ -126,30 +140,32 @@ def newest_kept(opener: MemberOpener, given: Storage | None, known: Epoch | None
         given = opener.root(known.roots[root_of(known.leader)].url)
     elif given is None:
         raise InvalidOption("open the store by a root")
-    _, kept, epoch = _ask_roots(opener, given, known)
+    _, kept, epoch = _ask_roots(opener, given, slowness, known, first)
     _check_answered(epoch, kept, ())
-    return epoch
+    return kept.all()
 
 
 def _ask_roots(
-    opener: MemberOpener, given: Storage, known: Epoch | None = None
+    opener: MemberOpener,
+    given: Storage,
+    slowness: Slowness,
+    known: Epoch | None = None,
+    first: int = 0,
 ) -> tuple[str, _Kept, Epoch]:
     """The controller that a root names, what all roots have, and the newest epoch of that.
 
-    What is older than a ``known`` one is not asked for.
+    What is older than the ``first`` one is not asked for.
 
     Raises InvalidOption: it is no root, or has no epochs. StorageError: it fails.
     """
     try:
-        data = given.get(root_names.REPLICA_FILE)
+        mark, old = slowness.ask(given.url, partial(_names, given), time_for(known))
     except ObjectNotFound as error:
         raise InvalidOption(
             f"{given.url} is no root of a replicated store, or is not mounted: name a root"
         ) from error
-    first = envelope.decode(data, MARK_DECODER, f"{given.url}/{root_names.REPLICA_FILE}")
-    old = named_controller(given, first).controller
-    hints = _Kept(opener, {first.controller, old}, known)
-    hints.look(first.member, given)
+    hints = _Kept(opener, {mark.controller, old}, slowness, known, first)
+    hints.look(mark.member, given)
     epoch = hints.newest()
     if epoch is None:
         raise InvalidOption(
@@ -157,7 +173,7 @@ def _ask_roots(
             "another root"
         )
     # By the URLs that the epochs say: what was named may be an old copy.
-    kept = _Kept(opener, {first.controller, old, *epoch.controllers}, known)
+    kept = _Kept(opener, {mark.controller, old, *epoch.controllers}, slowness, known, first)
     while unasked := epoch.roots.keys() - kept.asked:
         for root in sorted(unasked):
             kept.open(root, epoch.roots[root])
@@ -165,16 +181,29 @@ def _ask_roots(
     return old, kept, epoch
 
 
+def _names(root: Storage) -> tuple[OwnerMark, str]:
+    """A root's mark, and the controller that it names by now. Raises ObjectNotFound."""
+    path = root_names.REPLICA_FILE
+    mark = envelope.decode(root.get(path), MARK_DECODER, f"{root.url}/{path}")
+    return mark, named_controller(root, mark).controller
+
+
 class _Kept:
     """What the roots that answer have of the epochs."""
 
     def __init__(
-        self, opener: MemberOpener, controllers: Collection[str], known: Epoch | None
+        self,
+        opener: MemberOpener,
+        controllers: Collection[str],
+        slowness: Slowness,
+        known: Epoch | None,
+        first: int,
     ) -> None:
         self._opener = opener
         self._controllers = controllers
+        self._slowness = slowness
         self._found = {} if known is None else {known.number: known}
-        self._first = min(self._found, default=0)
+        self._first = first
         self.asked: set[str] = set()
         self.read: set[Member] = set()
         self.failed: dict[str, Exception] = {}
@@ -187,26 +216,33 @@ class _Kept:
     def open(self, name: str, root: Root) -> None:
         self.asked.add(name)
         try:
-            self.look(name, self._opener.root(root.url))
+            self.look(name, self._ask(root.url, lambda: self._opener.root(root.url)))
         except UnnamedUrl:
             raise
         except TxnlogError as error:
             self.failed[name] = error
 
+    def _ask(self, url: str, call: Callable[[], T], *, count: int = 0) -> T:
+        """Ask a root, for no longer than others wait for it."""
+        return self._slowness.ask(url, call, time_for(self.newest(), count=count))
+
     def look(self, name: str, storage: Storage) -> None:
         """Read what all incarnations of a root have. Raises StorageError."""
         self.asked.add(name)
-        mark = storage.get(root_names.REPLICA_FILE)
+        mark, folders = self._ask(
+            storage.url,
+            lambda: (storage.get(root_names.REPLICA_FILE), storage.list_folders("")),
+        )
         where = f"{storage.url}/{root_names.REPLICA_FILE}"
         owner = envelope.decode(mark, MARK_DECODER, where)
         if owner.member != name or owner.controller not in self._controllers:
             raise StorageError(f"{storage.url} is not root {name}, or is another store's")
-        numbers = map(root_names.parse_incarnation_folder, storage.list_folders(""))
+        numbers = map(root_names.parse_incarnation_folder, folders)
         members = [f"{name}-{number}" for number in numbers if number is not None]
         root = Root(storage.url, 1 + max(map(incarnation_of, members), default=0))
         for member in members:
             try:
-                found, unread = notes(self._opener.at(root, member), self._first)
+                found, unread = self._notes(root, member)
             except MarkGone as error:
                 self.failed[member] = error  # it was about to join, or is no more
                 continue
@@ -215,6 +251,15 @@ class _Kept:
             for epoch in found:
                 if self._found.setdefault(epoch.number, epoch) != epoch:
                     self.conflicts[epoch.number] = member
+
+    def _notes(self, root: Root, member: Member) -> tuple[list[Epoch], list[int]]:
+        def listed() -> tuple[Storage, list[int]]:
+            storage = self._opener.at(root, member)
+            return storage, list_notes(storage, self._first)
+
+        storage, numbers = self._ask(root.url, listed)
+        read = partial(read_notes, storage, numbers)
+        return self._ask(root.url, read, count=len(numbers))
 
     def newest(self) -> Epoch | None:
         return self._found[max(self._found)] if self._found else None

@@ -16,7 +16,7 @@ from txnlog import names
 from txnlog.clock import Clock, SystemClock
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError, TxnlogError
 from txnlog.replication import root_names
-from txnlog.replication.roots.agreement import Agreement, MemberFailed, OpenMember
+from txnlog.replication.roots.agreement import Agreement, FindKept, MemberFailed, OpenMember
 from txnlog.replication.roots.controller import Controller, OpenPlace
 from txnlog.replication.roots.copies import help_out, put_at_all
 from txnlog.replication.roots.election import change_settings
@@ -31,7 +31,7 @@ from txnlog.replication.roots.placed_data import (
 from txnlog.replication.roots.placement import is_placed, may_hold_data, places, targets
 from txnlog.replication.roots.puts import PutIfAbsent
 from txnlog.replication.roots.same_bytes import Diverged, is_sound
-from txnlog.replication.roots.slowness import time_for
+from txnlog.replication.roots.slowness import Slowness, time_for
 from txnlog.replication.roots.soundness import (
     bring_back_entries,
     leaders_bytes,
@@ -56,6 +56,7 @@ class ReplicatedStorage(Storage):
         open_place: opens the place that a controller has moved to.
         run_within: how requests are made that are left behind when they take too long.
         writes: whether it decides who is in sync, as after :meth:`will_write`.
+        find_kept: how who only reads goes on without the controller.
 
     What costs what: a put-if-absent is a request to the leader, then one to each other member side
     by side, then a listing of the epochs; of what is decided, one to each member, then the listing;
@@ -75,6 +76,7 @@ class ReplicatedStorage(Storage):
         open_place: OpenPlace | None = None,
         run_within: RunWithin = run_whole,
         writes: bool = False,
+        find_kept: FindKept | None = None,
     ) -> None:
         if open_place is None and isinstance(open_member, MemberOpener):
             open_place = open_member.controller
@@ -82,6 +84,7 @@ class ReplicatedStorage(Storage):
         epochs = Controller(controller, open_place)
         self.agreement = Agreement(epochs, open_member, clock or SystemClock(), run_within)
         """For those who describe and change the set."""
+        self.agreement.find_kept = find_kept
         self.open_member = open_member
         self._address = address
         self._everywhere = Everywhere()
@@ -91,10 +94,15 @@ class ReplicatedStorage(Storage):
             self.will_write()
 
     def __reduce__(self) -> tuple[object, ...]:
+        find_kept, known = self.agreement.find_kept, self.agreement.known
+        if find_kept is not None and known is not None:
+            # The other process knows none yet, by which the roots are found.
+            find_kept = partial(_find_kept_after, find_kept, known)
         return ReplicatedStorage, (
             self._controller,
             *self._arguments,
             not self.agreement.observes,
+            find_kept,
         )
 
     @property
@@ -137,6 +145,14 @@ class ReplicatedStorage(Storage):
 
     def will_write(self) -> None:
         self.agreement.observes = False
+
+    def check_writable(self) -> None:
+        self.agreement.refresh()
+        if self.agreement.lost is not None:
+            raise NotEnoughReplicas(
+                f"the controller at {self.url} does not answer, and nothing is acknowledged "
+                f"without it: {self.agreement.lost}"
+            )
 
     def history(self) -> int:
         return self.agreement.history()
@@ -497,6 +513,13 @@ class ReplicatedStorage(Storage):
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
         return self._controller.race(call, rounds)
+
+
+def _find_kept_after(
+    find_kept: FindKept, before: Epoch, slowness: Slowness, known: Epoch | None, first: int
+) -> list[Epoch]:
+    """What roots keep, for a process that was given an epoch which another one knew."""
+    return find_kept(slowness, known or before, first)
 
 
 def _tells_all(name: str) -> bool:

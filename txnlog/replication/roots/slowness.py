@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from txnlog.clock import Clock
 from txnlog.errors import StorageError
-from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.replication.roots.epochs import DEFAULT_LAG_S, Epoch, Member
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.time_limits import NoAnswer, RunWithin
 
@@ -30,9 +30,13 @@ class TookTooLong(StorageError):
     """A member has not answered in time. The request may take effect at any time, or never."""
 
 
-def time_for(epoch: Epoch, *, size_bytes: int = 0, count: int = 0) -> float:
-    """How long one request may take before its member is slow, in seconds."""
-    return epoch.lag_s + size_bytes / _BYTES_A_SECOND + count / _NAMES_A_SECOND
+def time_for(epoch: Epoch | None, *, size_bytes: int = 0, count: int = 0) -> float:
+    """How long one request may take before its member is slow, in seconds.
+
+    None: no epoch is known yet, nor what its settings say.
+    """
+    lag_s = DEFAULT_LAG_S if epoch is None else epoch.lag_s
+    return lag_s + size_bytes / _BYTES_A_SECOND + count / _NAMES_A_SECOND
 
 
 class Slowness:

@@ -23,6 +23,7 @@ from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.epochs import Epoch, Member
 from txnlog.replication.roots.placement import copies, keepers
+from txnlog.replication.roots.slowness import time_for
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 
@@ -57,7 +58,7 @@ def read_notes(
         return frozenset(found)
 
     try:
-        return agreement.ask_all(epoch, [*members], read)
+        return agreement.ask_all(epoch, [*members], read, within_s=time_for(epoch))
     except ObjectNotFound as error:
         raise CorruptEntry(f"the notes of {', '.join(members)} cannot be listed") from error
 
