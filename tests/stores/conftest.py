@@ -8,9 +8,11 @@ benchmarks/STORES.md.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,8 @@ from tests.stores.stores_report import Report
 
 _HERE = Path(__file__).parent
 _REPORT = pytest.StashKey[Report]()
+_OUTPUT = "report of servers"
+"""What a process of xdist sends to the one that writes."""
 
 
 def _modules() -> dict[str, ModuleType]:
@@ -40,10 +44,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before the marks are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test of this folder has the mark, whoever wrote it."""
+    """Every test of this folder has the mark, and those of one server run in one process."""
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.stores)
+            item.add_marker(pytest.mark.xdist_group(_server_of(item)))
+
+
+def _server_of(item: pytest.Item) -> str:
+    """The name of its server's module, or of its own module, which starts what it needs."""
+    callspec = getattr(item, "callspec", None)
+    params = callspec.params if callspec else {}
+    return str(params.get("server") or params.get("liar") or item.path.stem)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -104,11 +116,22 @@ def pytest_runtest_makereport(
     report = yield
     server = getattr(item, "funcargs", {}).get("server")
     if report.failed and isinstance(server, StoreServer):
-        item.config.stash[_REPORT].failed.add(server.name)
+        item.config.stash[_REPORT].failed.append(server.name)
     return report
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take what a process of xdist has measured."""
+    if error is None:
+        node.config.stash[_REPORT].merge(Report(**node.workeroutput[_OUTPUT]))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Keep what was measured of servers on which all went well."""
-    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        session.config.stash[_REPORT].write()
+    report = session.config.stash[_REPORT]
+    sent = getattr(session.config, "workeroutput", None)
+    if sent is not None:
+        sent[_OUTPUT] = asdict(report)
+    elif exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        report.write()

@@ -32,31 +32,38 @@ class Report:
 
     rows: dict[str, dict[str, str]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    failed: set[str] = field(default_factory=set)
+    failed: list[str] = field(default_factory=list)
     """Servers of which a test has failed: their older figures stay."""
-    _versions: dict[str, str] = field(default_factory=dict)
-    _not_measured: dict[str, set[str]] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    not_measured: dict[str, list[str]] = field(default_factory=dict)
     """By server, what has an older figure in the file, which stays."""
 
     def begin(self, server: StoreServer) -> None:
         """A server runs."""
         self.rows.setdefault(server.name, {})
-        self._versions[server.name] = server.version
+        self.versions[server.name] = server.version
 
     def add(self, server: StoreServer, what: str, figure: object) -> None:
         """Something was measured."""
         self.rows[server.name][what] = str(figure)
 
+    def merge(self, other: Report) -> None:
+        """Take what another process has measured, of other servers."""
+        self.rows.update(other.rows)
+        self.missing.update(other.missing)
+        self.failed += other.failed
+        self.versions.update(other.versions)
+
     def summary(self) -> list[str]:
         """For people, at the end of a run."""
         lines = [
-            f"{name} {self._versions[name]}: {len(rows)} figures"
+            f"{name} {self.versions[name]}: {len(rows)} figures"
             for name, rows in self.rows.items()
         ]
-        lines += [f"{name}: a test has failed, older figures stay" for name in sorted(self.failed)]
+        lines += [f"{name}: a test has failed, older figures stay" for name in sorted(set(self.failed))]
         lines += [
-            f"{name}: older figures stay for {', '.join(sorted(what))}"
-            for name, what in self._not_measured.items()
+            f"{name}: older figures stay for {', '.join(what)}"
+            for name, what in self.not_measured.items()
         ]
         return [*lines, *(f"{name} did not run: {why}" for name, why in self.missing.items())]
 
@@ -73,11 +80,11 @@ class Report:
         for name, rows in measured.items():
             section = sections.get(name, "")
             # Figures of another version are no longer this server's.
-            same = section.startswith(f"{name} {self._versions[name]}\n")
+            same = section.startswith(f"{name} {self.versions[name]}\n")
             before = _measured_before(section) if same else {}
             left_out = before.keys() - rows.keys()
             if rows and left_out:
-                self._not_measured[name] = left_out
+                self.not_measured[name] = sorted(left_out)
                 head, _, _ = section.partition("\n| what |")
                 sections[name] = f"{head}\n{_table(before | _dated(rows))}"
             elif rows:
@@ -89,7 +96,7 @@ class Report:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
         machine = f"{os.cpu_count()} cores ({platform.machine()}), {memory:.0f} GiB"
         lines = [
-            f"{name} {self._versions[name]}",
+            f"{name} {self.versions[name]}",
             "",
             f"{_today()}, {machine}, {_load()}; "
             f"{platform.system()}, Python {platform.python_version()}, " + ", ".join(_installed()),
