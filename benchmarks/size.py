@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,9 @@ def main() -> None:
         rows = Path(name) / "rows"
         write_parquet(rows, _ROWS, files=2)
         sized = _Sized(spark, store, options, spark.read.parquet(str(rows)), given.jars)
-        for line in (*sized.grow(sorted(given.gigabytes)), "", *_commits(store, given.commits)):
+        for line in chain(
+            sized.grow(sorted(given.gigabytes)), [""], _commits(store, given.commits)
+        ):
             print(line, flush=True)
         spark.stop()
 

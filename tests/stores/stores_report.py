@@ -57,10 +57,11 @@ class Report:
     def summary(self) -> list[str]:
         """For people, at the end of a run."""
         lines = [
-            f"{name} {self.versions[name]}: {len(rows)} figures"
-            for name, rows in self.rows.items()
+            f"{name} {self.versions[name]}: {len(rows)} figures" for name, rows in self.rows.items()
         ]
-        lines += [f"{name}: a test has failed, older figures stay" for name in sorted(set(self.failed))]
+        lines += [
+            f"{name}: a test has failed, older figures stay" for name in sorted(set(self.failed))
+        ]
         lines += [
             f"{name}: older figures stay for {', '.join(what)}"
             for name, what in self.not_measured.items()
