@@ -56,6 +56,8 @@ KINDS: Final[Mapping[str, Run]] = {
     "severed": _on_roots(ROUGH, severs=True),
     "severed-placed": _on_roots(ROUGH, severs=True, placed=True, roots=4),
     "severed-operated": _on_roots(STORMY, severs=True, operated=True, roots=4),
+    "grown": _on_roots(ROUGH, grows=True),
+    "grown-operated": _on_roots(STORMY, grows=True, roots=4, operated=True),
     "operated": _on_roots(ROUGH, roots=4, operated=True),
     "operated-stormy": _on_roots(STORMY, roots=4, operated=True),
     "placed": _on_roots(ROUGH, placed=True),

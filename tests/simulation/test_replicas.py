@@ -108,6 +108,14 @@ def test_who_does_not_reach_the_controller_reads_all_the_same() -> None:
     assert total["alone"] > 0
 
 
+@pytest.mark.parametrize("runs", [2, pytest.param(40, marks=pytest.mark.slow)])
+def test_a_controller_that_is_lost_when_a_root_has_come(runs: int) -> None:
+    """All others go at that moment, and who has added it may have been killed: it is found."""
+    total = run_seeds(range(9600, 9600 + runs), ROUGH, grows=True)
+    assert total["joined"] > 0
+    assert total["found"] > 10 * runs
+
+
 @pytest.mark.condition(59)
 def test_operators_lose_nothing() -> None:
     """Elections, roots taken out and brought back by a setting, repairs, incarnations forgotten.
@@ -439,6 +447,11 @@ def nobody_keeps_epochs(patch: Patch) -> None:
     patch.setattr(agreement, "note_epoch", lambda *_, **__: None)
 
 
+def no_leader_knows_who_joins(patch: Patch) -> None:
+    """R16. Then all others are lost, and recovered without it: nobody asks the one that had all."""
+    patch.setattr(root_join, "note_epoch", lambda *_: None)
+
+
 def the_newest_note_is_cleaned(patch: Patch) -> None:
     """R16. A root knows none of the epochs under which something was acknowledged."""
     clean = epoch_cleaning._clean_notes
@@ -491,6 +504,7 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (nothing_is_left_behind, {"stalls": True, "rates": CALM}),
     (readers_decide, {}),
     (nobody_keeps_epochs, {}),
+    (no_leader_knows_who_joins, {"grows": True, "first": 1}),
     (the_newest_note_is_cleaned, {"cleans": 2}),
     (readers_leave_out_what_they_do_not_see, {"first": 101}),
     (who_knows_an_epoch_asks_no_root, {"severs": True, "roots": 2, "first": 24}),

@@ -32,7 +32,14 @@ from tests.support.replication.world_entries import (
 )
 from txnlog import names
 from txnlog.clock import Clock
-from txnlog.errors import InvalidOption, LogTruncated, NotAStore, ObjectNotFound, StorageError
+from txnlog.errors import (
+    InvalidOption,
+    LogTruncated,
+    NotAStore,
+    NotEnoughReplicas,
+    ObjectNotFound,
+    StorageError,
+)
 from txnlog.log.create_once import create_once
 from txnlog.replication import root_names
 from txnlog.replication.roots.controller import Controller
@@ -60,10 +67,12 @@ from txnlog.replication.roots.recovery import kept_epochs
 from txnlog.replication.roots.replica_return import return_roots
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.root_join import join
+from txnlog.replication.roots.slowness import Slowness
 from txnlog.replication.roots.verification import verify
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 from txnlog.testing import FaultRates, HeapStorage, Process, Simulation
+from txnlog.time_limits import run_whole
 
 LAG_MS = 2_000
 CONTROLLER = "ctl"
@@ -125,14 +134,20 @@ class MemberHeap(HeapStorage):
 class Roots:
     """The disks, and who reaches which: shared by all processes."""
 
-    def __init__(self, count: int = 3, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, count: int = 3, settings: dict[str, str] | None = None, *, grows: bool = False
+    ) -> None:
         self.names = "abcde"[:count]
+        self.newcomer = self.names[-1] if grows else None
+        """A root that is none at first."""
         self.heaps: dict[Member, MemberHeap] = {}
         self._decided: dict[str, bytes] = {}
         self.places = {name: Place(self._decided) for name in (CONTROLLER, "new")}
         """Where the controller is, or was, or may be moved to."""
         self.controller = self.places[CONTROLLER]
         self.down: set[str] = set()
+        self.gone: set[str] = set()
+        """The same, and only who has taken them away brings them back."""
         self.dead: set[Member] = set()
         """What is lost for good: nobody finds a mark there."""
         self.unmounted: set[str] = set()
@@ -146,7 +161,7 @@ class Roots:
         """How long each request to a root takes, in seconds, where that is long."""
         self._decoded: dict[bytes, Epoch] = {}
         who = Proposer("test", 0, "made")
-        urls = {name: f"heap://{name}" for name in self.names}
+        urls = {name: f"heap://{name}" for name in self.names if name != self.newcomer}
         chosen = {LAG_TIME: str(LAG_MS), **(settings or {})}
         first = first_epoch(urls, chosen, who)
         for member in first.in_sync:
@@ -160,7 +175,7 @@ class Roots:
 
     def gate(self, storage: Storage, root: str, process: str, member: Member = "") -> Gate:
         def reaches() -> bool:
-            is_cut = root in self.down or (process, root) in self.cut | self.severed
+            is_cut = root in self.down | self.gone or (process, root) in self.cut | self.severed
             return not is_cut and member not in self.dead
 
         mark = root_names.member_mark(member) if member else root_names.epoch_file(0)
@@ -217,9 +232,18 @@ class Roots:
         )
 
     def root(self, url: str, process: str) -> Storage:
+        return self.gate(self._folder(url), url.removeprefix("heap://"), process)
+
+    def _folder(self, url: str) -> RootFolder:
         name = url.removeprefix("heap://")
         members = [member for member in self.heaps if root_of(member) == name]
-        return self.gate(RootFolder(url, name, "heap://ctl", members), name, process)
+        return RootFolder(url, name, "heap://ctl", members)
+
+    def kept(self, root: str, clock: Clock) -> Epoch:
+        """The newest epoch that is found by a root if the controller is lost, and all answer."""
+        opener: Any = NotesOpener(self._folder, lambda _, one: self.heap(one), self.epoch())
+        slowness = Slowness(run_whole, clock)
+        return kept_epochs(opener, self._folder(f"heap://{root}"), slowness, None, 0)[-1]
 
     def _watch(self, controller: Controller) -> None:
         """Nobody is told that he has put an epoch that nobody follows."""
@@ -296,6 +320,7 @@ class World:
         forgets: bool = False,
         cleans: int = 0,
         severs: bool = False,
+        grows: bool = False,
     ) -> None:
         chance = random.Random(seed)
         least = chance.choice([1, 1, 2])
@@ -319,7 +344,12 @@ class World:
         if operated:
             settings[AUTO_RETURN] = "true"
         self.returned = 0
-        self.roots = Roots(roots, settings)
+        self.roots = Roots(roots, settings, grows=grows)
+        """If it grows a root is new, and all others go when it has come."""
+        self.acked_in = 0
+        """The newest epoch under which something was acknowledged."""
+        self.found = 0
+        """How often that was found without the controller."""
         self.forgets = forgets
         """Newest entries are lost at a root; and nothing else is wrong with roots."""
         self.rot = Rot(self.roots.names if rots or forgets else "a", chance)
@@ -375,6 +405,18 @@ class World:
             heap = self.roots.heap(member)
             if heap.noted and max(heap.noted) not in list_notes(heap):
                 raise Violation(f"{member} has the newest epoch that it knew no more")
+
+    def _judge_recovery(self) -> None:
+        """If the controller were lost now, any root would lead to what was acknowledged."""
+        for root in self.roots.names if not self.roots.dead else ():
+            with suppress(InvalidOption, NotEnoughReplicas):  # refused
+                found = self.roots.kept(root, self.simulation.clock)
+                if found.number < self.acked_in:
+                    raise Violation(
+                        f"lost: {root} leads to epoch {found.number}, and something was "
+                        f"acknowledged under {self.acked_in}"
+                    )
+                self.found += 1
 
     def _has(self, member: Member, name: str, data: bytes) -> bool:
         """Whether a member has an object, or had it before its disk damaged it."""
@@ -485,6 +527,7 @@ class World:
         began_in: int,
     ) -> None:
         self._check_noted(storage.agreement.epoch())
+        self.acked_in = max(self.acked_in, storage.agreement.epoch().number)
         self.acked[name] = entry
         self.show(name, entry)
         self._check_copies(name, entry, began_in)
@@ -641,7 +684,18 @@ class World:
                     root = process.chance.choice(away)
                     joined = join(storage.agreement, root, f"heap://{root}", self._is_sound)
                     self.kept_data += joined.kept_objects
+                    if root == self.roots.newcomer:
+                        self._leave_alone(process, root)
                     self.judge()
+
+    def _leave_alone(self, process: Process, root: str) -> None:
+        """All other roots go when one has come, and nobody brings them back for a while."""
+        self.roots.gone.update({*self.roots.names} - {root})
+        try:
+            process.clock.sleep(process.chance.uniform(1, 4) * LAG_MS / 1000)
+            self._judge_recovery()
+        finally:
+            self.roots.gone.clear()
 
     def maintain(self, process: Process) -> None:
         """Bring roots back that are out, as :meth:`Store.maintain` does where a setting says so."""
@@ -727,6 +781,8 @@ class World:
                     elif not self.appending:  # who has listed the log already looks no more
                         self.rot.lose(member, self.roots.heap(member))
             self.judge()
+            if self.roots.newcomer:
+                self._judge_recovery()
             if self.forgets:
                 continue
             if self.roots.down or self.roots.cut or self.roots.stalled or self.roots.unmounted:
@@ -800,6 +856,7 @@ class World:
             if self._is_whole(path, data := storage.get(path)):
                 self.show(path, data)
         self.judge()
+        self._judge_recovery()
         if self.placed:
             self._check_placed(storage)
 
@@ -838,6 +895,7 @@ def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[s
         "slow": 0,
         "controllers": 0,
         "alone": 0,
+        "found": 0,
     }
     for seed in seeds:
         world = World(seed, rates, **options).run()
@@ -847,6 +905,7 @@ def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[s
         total["kept"] += world.kept_data
         total["cleaned"] += world.cleaned
         total["alone"] += world.alone
+        total["found"] += world.found
         for epoch in world.roots.epochs():
             total["epochs"] += 1
             total["elections"] += epoch.leader_since == epoch.number > 0
