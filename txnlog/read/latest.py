@@ -47,6 +47,8 @@ _HASHED_ROWS: Final = 1 << 12
 """Keys are hashed so many at a time: then their positions are short, too."""
 _LEAST_GAP: Final = 1 << 17
 """Offsets in a row without a newest record: fewer are read, to ask for no file twice."""
+_CONSTANT: Final = frozenset({"topic", "partition", "timestampType"})
+"""Columns that are of one value in each batch, by their meaning."""
 _NO_NUMBERS: Final = np.empty(0, np.int64)
 _MOST_WAITING_BYTES: Final = 32 << 20
 """Rows wait until so many can be looked up together: each lookup takes in all the newer keys."""
@@ -163,22 +165,42 @@ def newest_rows(
     keys = _key_columns(columns) if newest.newer else ()
     names = (*columns.with_looked_at.names, offset, deciding, *keys)
     reading = replace(columns, names=tuple(dict.fromkeys(names)), row_filter=None)
+    constant = [name for name in reading.names if reading.meaning(name) in _CONSTANT]
     matching = matching_ranges(parts, columns)
     chosen = [piece for part in matching for piece in newest.narrow(part)]
     with closing(_read(storage, chosen, reading, report)) as reads:
         for rows, is_newest in _judge(reads, newest, keys, offset):
             flags = rows.column(deciding)
             stays = flags.is_valid() if is_plain else pc.invert(flags)
-            rows = _filter(rows, stays if is_newest is None else pc.and_(stays, is_newest))
+            rows = _filter(
+                rows, stays if is_newest is None else pc.and_(stays, is_newest), constant
+            )
             if columns.row_filter is not None:
                 rows = rows.filter(columns.row_filter.rows(rows))
             if rows.num_rows:
                 yield rows.select([*columns.names])
 
 
-def _filter(rows: pa.RecordBatch, stays: pa.Array) -> pa.RecordBatch:
-    """The rows that stay; without a copy if all do."""
-    return rows if stays.true_count == len(stays) else rows.filter(stays)
+def _filter(rows: pa.RecordBatch, stays: pa.Array, constant: Sequence[str]) -> pa.RecordBatch:
+    """The rows that stay; without a copy if all do, or of columns that are of one value."""
+    count = stays.true_count
+    if count == len(stays):
+        return rows
+    whole = {
+        name: column.slice(0, count)
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+        if name in constant or _is_empty(column)
+    }
+    copied = rows.select([name for name in rows.schema.names if name not in whole]).filter(stays)
+    columns = [whole[name] if name in whole else copied.column(name) for name in rows.schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+
+def _is_empty(column: pa.Array) -> bool:
+    """Whether it has nulls alone, or empty lists alone, as headers often are."""
+    if column.null_count or not types.is_list(column.type):
+        return bool(column.null_count == len(column))
+    return len(column.flatten()) == 0
 
 
 def _judge(
