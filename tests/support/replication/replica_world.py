@@ -175,7 +175,8 @@ class Roots:
 
     def gate(self, storage: Storage, root: str, process: str, member: Member = "") -> Gate:
         def reaches() -> bool:
-            is_cut = root in self.down | self.gone or (process, root) in self.cut | self.severed
+            is_away = root in self.down or root in self.gone
+            is_cut = is_away or (process, root) in self.cut | self.severed
             return not is_cut and member not in self.dead
 
         mark = root_names.member_mark(member) if member else root_names.epoch_file(0)
