@@ -93,7 +93,7 @@ def _archive_on_path(spark: SparkSession) -> Iterator[None]:
 def _unless_it_is_found() -> Iterator[None]:
     """Spark looks once more, and may find by itself then what it has not found before.
 
-    Under Python 3.14 a look may fail: pkgutil loses a zip file whose caches were invalidated.
+    From Python 3.13 on a look may fail: pkgutil loses a zip file whose caches were invalidated.
     """
     try:
         yield

@@ -59,7 +59,7 @@ def test_a_plain_write_in_a_thread(spark: SparkSession, topics: Store) -> None:
 
 
 @pytest.mark.skipif(
-    sys.version_info >= (3, 14), reason="Spark does not find it at each look: pkgutil loses a zip"
+    sys.version_info >= (3, 13), reason="Spark does not find it at each look: pkgutil loses a zip"
 )
 def test_a_format_that_spark_finds_is_not_registered_again(
     spark: SparkSession, topics: Store, monkeypatch: pytest.MonkeyPatch
