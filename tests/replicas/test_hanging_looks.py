@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.replicas.stalled_roots import LAG_MS, Gate
-from tests.support.replication.replica_folders import SECOND, lose, make, reopened, skip_probes
+from tests.support.replication.replica_folders import SECOND, lose, make, reopened
 from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replication import Replicas, recover_controller
 from txnlog.replication.examination import _check_pointers
@@ -22,15 +22,7 @@ Look = Callable[[Path, ReplicatedStorage], object]
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    found = Gate(monkeypatch)
-    yield found
-    found.end()
-
-
-@pytest.fixture
-def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReplicatedStorage:
-    skip_probes(monkeypatch)
+def storage(tmp_path: Path) -> ReplicatedStorage:
     make(tmp_path, **{"replica.lag.time.max.ms": LAG_MS})
     found = find_replicated(reopened(tmp_path, "a").storage)
     assert found is not None

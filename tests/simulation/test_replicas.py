@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.support.checkout import ROOT
 from tests.support.replication.replica_gates import Disk, Patience
 from tests.support.replication.replica_world import (
     CALM,
@@ -243,7 +244,9 @@ for kind, run in KINDS.items():
     for hash_seed in "12":
         env = {**os.environ, "PYTHONHASHSEED": hash_seed}
         command = [sys.executable, "-c", program]
-        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(
+            command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, check=True
+        )
         runs.append(done.stdout.splitlines())
     assert len(runs[0]) > 20
     assert runs[0] == runs[1]

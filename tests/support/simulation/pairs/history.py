@@ -322,15 +322,7 @@ class History:
 
     def saw_values(self, topic: str, values: Iterable[str], who: str, *, began: int) -> None:
         """Judge a fresh view of a topic whose offsets are not known."""
-        seen: set[str] = set()
-        for value in values:
-            if value in seen:
-                raise Violation("doubled", f"{who} saw {value} twice")
-            seen.add(value)
-            intent = self.intents[self._of_value[value]]
-            if intent.fate in (Fate.OPEN, Fate.ABORTED):
-                raise Violation("aborted read", f"{who} saw {value}, but {intent.fate.value}")
-            self._seen.setdefault(value, who)
+        seen = self._check_values(values, who)
         self._check_purged(seen, who, began)
         for intent in self.intents.values():
             told = intent.fate is Fate.COMMITTED and intent.told < began
@@ -348,15 +340,20 @@ class History:
 
     def polled(self, values: Iterable[str], who: str) -> None:
         """Judge what a consumer has got, one poll after the other."""
-        got: set[str] = set()
+        self._check_values(values, who)
+
+    def _check_values(self, values: Iterable[str], who: str) -> set[str]:
+        """What somebody saw whose offsets are not known: each once, and none that is aborted."""
+        seen: set[str] = set()
         for value in values:
-            if value in got:
-                raise Violation("doubled", f"{who} got {value} twice")
-            got.add(value)
+            if value in seen:
+                raise Violation("doubled", f"{who} saw {value} twice")
+            seen.add(value)
             intent = self.intents[self._of_value[value]]
             if intent.fate in (Fate.OPEN, Fate.ABORTED):
-                raise Violation("aborted read", f"{who} got {value}, but {intent.fate.value}")
+                raise Violation("aborted read", f"{who} saw {value}, but {intent.fate.value}")
             self._seen.setdefault(value, who)
+        return seen
 
     def check_group(self, group: str, offset: int | None, *, began: int, is_moved: bool) -> None:
         """Judge where a group is; ``is_moved``: also by others than who read its records."""
