@@ -120,11 +120,11 @@ def read(
     everything = {**merged, **store_options(store, given)}
     if parsed.pre_images:
         # Each run ends where this one does.
-        pinned = {"path": store.url, "subscribe": names}
+        everything["subscribe"] = names
         if parsed.at is None:
-            pinned[AT_TOKEN] = store.snapshot(list(topics)).token()
-        plan_changes({**everything, **pinned})  # what is wrong is said here, and by our errors
-        return spark.read.format("txnlog").options(**{**everything, **pinned}).load()
+            everything[AT_TOKEN] = store.snapshot(list(topics)).token()
+        plan_changes(everything)  # what is wrong is said here, and by our errors
+        return spark.read.format("txnlog").options(**everything).load()
     make_frame = read_latest if latest else read_frame
     frame = make_frame(
         spark, store.storage, pin_read(store, parsed), parsed, everything, native=native

@@ -13,6 +13,7 @@ from tests.spark.stream_helpers import reads_streams
 from tests.support.replication.replica_folders import lose, make, skip_probes
 from txnlog.replication import Follower, Replicas, Standby, open_replicas
 from txnlog.replication.roots.replicated_storage import find_replicated
+from txnlog.spark import read
 from txnlog.spark.source import TxnlogDataSource
 
 if TYPE_CHECKING:
@@ -81,6 +82,28 @@ def test_a_streams_tasks_read_the_roots(
     roots = find_replicated(in_task._storage)
     assert roots is not None
     assert roots.agreement.observes
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("named", ["control", "b"])
+def test_jobs_read_an_open_store_without_the_controller(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    """However it was opened, and whatever was read before; a feed and the newest records, too."""
+    skip_probes(monkeypatch)
+    written = make(tmp_path)
+    written.topics.create("t", partitions=1, config={"cleanup.policy": "compact"})
+    begin = written.snapshot(["t"]).token()
+    with written.producer() as producer:
+        producer.send("t", b"1", key=b"k")
+        producer.send("t", b"2", key=b"k")
+    store = txnlog.open(str(tmp_path / named))
+    lose(tmp_path / "control")
+    by_root = txnlog.open(str(tmp_path / "b"))
+    for reached in (store, by_root, str(tmp_path / "b")):
+        assert read(spark, reached, "t").count() == 2
+        assert read(spark, reached, "t", latest=True).count() == 1
+        assert read(spark, reached, "t", since=begin, pre_images=True).count() == 3
 
 
 @reads_streams

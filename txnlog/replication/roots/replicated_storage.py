@@ -20,7 +20,7 @@ from txnlog.replication.roots.agreement import Agreement, FindKept, MemberFailed
 from txnlog.replication.roots.controller import Controller, OpenPlace
 from txnlog.replication.roots.copies import help_out, put_at_all
 from txnlog.replication.roots.election import change_settings
-from txnlog.replication.roots.epochs import FACTOR, Epoch, Member, by_last_in_sync
+from txnlog.replication.roots.epochs import FACTOR, Epoch, Member, by_last_in_sync, root_of
 from txnlog.replication.roots.everywhere import Everywhere
 from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.placed_data import (
@@ -114,8 +114,14 @@ class ReplicatedStorage(Storage):
         return self._controller.url
 
     def address(self) -> Address:
-        known = self._address
-        return replace(known, url=self.url) if known else self._controller.address()
+        """The controller's; a root's, by which others can read, while the controller is lost."""
+        if self._address is None:
+            return self._controller.address()
+        epoch, url = self.agreement.refresh(), self.url
+        if self.agreement.lost is not None:
+            answering = (one for one in epoch.in_sync if self.agreement.answers(epoch, one))
+            url = next((epoch.roots[root_of(one)].url for one in answering), url)
+        return replace(self._address, url=url)
 
     def folds_case(self) -> bool:
         epoch = self.agreement.epoch()
