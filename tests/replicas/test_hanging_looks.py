@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,9 @@ from txnlog.replication.roots.agreement import MemberFailed
 from txnlog.replication.roots.epoch_cleaning import clean_epochs
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replication.roots.trim import read_notes
+from txnlog.replication.roots.watermarks import watermarks
+from txnlog.storage.adapters.local import LocalStorage
+from txnlog.store import attach
 from txnlog.testing import VirtualClock
 
 Look = Callable[[Path, ReplicatedStorage], object]
@@ -85,3 +89,40 @@ def test_where_the_controller_has_moved(
     gate.close(tmp_path / "b", "get")
     assert not [*_check_pointers(storage)]
     assert gate.asked == ["get"]
+
+
+def verify(storage: ReplicatedStorage) -> None:
+    with pytest.raises(StorageError, match=r"r1-0.* no answer"):
+        [*Replicas(attach(storage)).verify()]
+
+
+def describe_lag(storage: ReplicatedStorage) -> None:
+    found = Replicas(attach(storage)).describe(with_lag=True)
+    assert [one.objects_behind for one in found.replicas] == [None, None]
+
+
+def look_at_watermarks(storage: ReplicatedStorage) -> None:
+    assert {one.behind for one in watermarks(storage.agreement)} == {("r1-0",)}
+
+
+@pytest.mark.parametrize("look", [verify, describe_lag, look_at_watermarks])
+def test_all_that_a_root_has(
+    tmp_path: Path,
+    storage: ReplicatedStorage,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+    look: Callable[[ReplicatedStorage], None],
+) -> None:
+    """It has shown its mark, and hangs then."""
+    reopened(tmp_path).topics.create("t", partitions=1)
+    gate.close(tmp_path / SECOND, "list_all")
+    listed = LocalStorage.list_all
+
+    def hang(of: LocalStorage, *given: Any) -> Iterator[tuple[str, int]]:
+        if of.url == str(tmp_path / SECOND):
+            gate.close(tmp_path / SECOND, "get")
+        return listed(of, *given)
+
+    monkeypatch.setattr(LocalStorage, "list_all", hang)
+    look(storage)
+    assert gate.asked[0] == "list_all"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from types import TracebackType
 from typing import Final, Self
@@ -14,6 +14,8 @@ from txnlog.errors import ObjectNotFound
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.replication.roots.slowness import time_for
+from txnlog.storage.base import Storage
 
 _AT_ONCE: Final = 1000
 
@@ -145,12 +147,41 @@ def _decode(name: bytes) -> str:
 
 
 def add_listing(
-    listings: Listings, agreement: Agreement, epoch: Epoch, member: Member, folder: str = ""
+    listings: Listings,
+    agreement: Agreement,
+    epoch: Epoch,
+    member: Member,
+    folder: str = "",
+    *,
+    counts: Callable[[tuple[str, int]], bool] | None = None,
 ) -> None:
-    """List a member whole. Raises MemberFailed: it fails, or is not the same folder any more."""
+    """List what a member has below a folder, or of this what counts.
+
+    Raises MemberFailed: it fails, or is not the same folder any more.
+    """
     agreement.check_mark(epoch, member)
     try:
-        agreement.ask(epoch, member, lambda one: listings.add(member, one.list_all(folder)))
+        for some in portions(agreement, epoch, member, folder):
+            listings.add(member, filter(counts, some))
     except ObjectNotFound as error:
         raise MemberFailed(member, error) from error
     agreement.check_mark(epoch, member)
+
+
+def portions(
+    agreement: Agreement, epoch: Epoch, member: Member, folder: str
+) -> Iterator[list[tuple[str, int]]]:
+    """What a member has below a folder. Each portion may take long while the member answers.
+
+    Raises MemberFailed, ObjectNotFound.
+    """
+    begun: list[Iterator[tuple[str, int]]] = []
+
+    def go_on(storage: Storage) -> list[tuple[str, int]]:
+        if not begun:
+            begun.append(storage.list_all(folder))
+        return list(islice(begun[0], _AT_ONCE))
+
+    ask = partial(agreement.ask, epoch, member, go_on, may_be_large=True)
+    while some := ask(within_s=time_for(epoch)):
+        yield some

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
-from itertools import islice
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from txnlog import names
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, TxnlogError
@@ -18,14 +16,12 @@ from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.copies import copy_between
 from txnlog.replication.roots.epochs import Epoch, Member, by_last_in_sync, root_of
-from txnlog.replication.roots.listings import Listings
+from txnlog.replication.roots.listings import Listings, add_listing, portions
 from txnlog.replication.roots.placement import is_placed, may_hold_data, places, targets, topic_of
 from txnlog.replication.roots.slowness import time_for
 from txnlog.storage.base import Storage
 
 T = TypeVar("T")
-
-_AT_ONCE: Final = 1000
 
 
 def read_elsewhere(
@@ -73,49 +69,28 @@ def list_placed(agreement: Agreement, epoch: Epoch, folder: str) -> Iterator[tup
     Raises MemberFailed, ObjectNotFound.
     """
     if not (places(epoch) and may_hold_data(folder)):
-        for some in _portions(agreement, epoch, epoch.leader, folder):
+        for some in portions(agreement, epoch, epoch.leader, folder):
             yield from some
         return
     followers = [member for member in epoch.in_sync if member != epoch.leader]
     with Listings(epoch.in_sync) as listings:
-        for some in _portions(agreement, epoch, epoch.leader, folder):
-            listings.add(epoch.leader, (one for one in some if topic_of(one[0]) is not None))
+        for some in portions(agreement, epoch, epoch.leader, folder):
+            listings.add(epoch.leader, filter(_is_data, some))
             yield from some
         for member in followers:
-            add_data(listings, agreement, epoch, member, folder or names.TOPICS)
+            add_listing(listings, agreement, epoch, member, folder or names.TOPICS, counts=_is_data)
         yield from listings.lacked_by(epoch.leader)
-
-
-def _portions(
-    agreement: Agreement, epoch: Epoch, member: Member, folder: str
-) -> Iterator[list[tuple[str, int]]]:
-    """What a member has below a folder. Each portion may take long while the member answers.
-
-    Raises MemberFailed, ObjectNotFound.
-    """
-    begun: list[Iterator[tuple[str, int]]] = []
-
-    def go_on(storage: Storage) -> list[tuple[str, int]]:
-        if not begun:
-            begun.append(storage.list_all(folder))
-        return list(islice(begun[0], _AT_ONCE))
-
-    ask = partial(agreement.ask, epoch, member, go_on, may_be_large=True)
-    while some := ask(within_s=time_for(epoch)):
-        yield some
 
 
 def add_data(
     listings: Listings, agreement: Agreement, epoch: Epoch, member: Member, folder: str
 ) -> None:
-    """List a member's data files below a folder. Raises MemberFailed."""
-    agreement.check_mark(epoch, member)
-    try:
-        for some in _portions(agreement, epoch, member, folder):
-            listings.add(member, (one for one in some if topic_of(one[0]) is not None))
-    except ObjectNotFound as error:
-        raise MemberFailed(member, error) from error
-    agreement.check_mark(epoch, member)
+    """:func:`add_listing` of data files alone. Raises MemberFailed."""
+    add_listing(listings, agreement, epoch, member, folder, counts=_is_data)
+
+
+def _is_data(listed: tuple[str, int]) -> bool:
+    return topic_of(listed[0]) is not None
 
 
 def list_whole(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:

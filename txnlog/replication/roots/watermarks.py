@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from txnlog import names
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound
 from txnlog.names import LogFile
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.replication.roots.listings import portions
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +63,17 @@ def _watermark(
 
 
 def _ends(agreement: Agreement, epoch: Epoch, member: Member) -> dict[str, int] | MemberFailed:
+    """One more than the highest number in each log's folder."""
+    ends: dict[str, int] = {}
     try:
         agreement.check_mark(epoch, member)
-        return agreement.ask(epoch, member, lambda one: _end_numbers(one.list_all("")))
+        for name, _ in chain.from_iterable(portions(agreement, epoch, member, "")):
+            folder, _, last = name.rpartition("/")
+            parsed = names.parse_log_file(last)
+            if parsed and parsed[1] is not LogFile.SEEN and names.is_log_folder(folder):
+                ends[folder] = max(ends.get(folder, 0), parsed[0] + 1)
     except MemberFailed as failed:
         return failed
     except ObjectNotFound as error:
         return MemberFailed(member, error)
-
-
-def _end_numbers(listed: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """One more than the highest number in each log's folder."""
-    ends: dict[str, int] = {}
-    for name, _ in listed:
-        folder, _, last = name.rpartition("/")
-        parsed = names.parse_log_file(last)
-        if parsed and parsed[1] is not LogFile.SEEN and names.is_log_folder(folder):
-            ends[folder] = max(ends.get(folder, 0), parsed[0] + 1)
     return ends
