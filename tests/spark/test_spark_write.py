@@ -130,7 +130,7 @@ def test_small_batches_are_joined_and_large_ones_passed_on() -> None:
     assert pa.Table.from_batches(joined).equals(pa.Table.from_batches([*batches, large]))
     assert next(coalesce([large], 2 << 20)) is large
     assert not list(coalesce([], 2 << 20))
-    assert [work_bytes(n) >> 20 for n in (0, 1, 32, 48, 64, 10_000)] == [2, 2, 2, 3, 4, 4]
+    assert [work_bytes(n) >> 20 for n in (0, 32, 48, 64, 128, 10_000)] == [2, 2, 3, 4, 8, 8]
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary(), pa.large_string()])
