@@ -75,6 +75,13 @@ class S3Request:
 
 
 @pytest.fixture
+def early_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment has a file from its first batch on, and indexes from its second, however small."""
+    monkeypatch.setattr("txnlog.write.segment_uploads.SHARED_FILE_BYTES", 0)
+    monkeypatch.setattr("txnlog.names.INDEXED_FROM_BYTES", 0)
+
+
+@pytest.fixture
 def record_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """The default format of typed topics: see ``typed_formats``."""
     chosen = str(request.param)

@@ -39,6 +39,8 @@ _SHARED_DATA = "shared"
 SHARED: Final = -1
 """Stands for the partition in the key of such a file."""
 OWN_FILE: Final = -1
+INDEXED_FROM_BYTES: Final = 1 << 20
+"""Smaller segments have no offset index and no time index."""
 """The position of a segment that shares its file with no other."""
 PARQUET_ENDING: Final = ".parquet"
 """Ends the name of a segment that is a Parquet file, and so that of the file."""
@@ -157,21 +159,6 @@ class SegmentPaths:
     def transaction_index(self) -> str:
         return self.index("transaction")
 
-    def indexes(self, batch_count: int, *, has_aborted: bool = False) -> dict[IndexKind, str]:
-        """The index files that a segment in a store has. A single batch needs none to be found."""
-        kinds: list[IndexKind] = ["offset", "time"] if self.needs_indexes(batch_count) else []
-        if has_aborted:
-            kinds.append("transaction")
-        return {kind: self.index(kind) for kind in kinds}
-
-    def needs_indexes(self, batch_count: int) -> bool:
-        """Whether there are an offset index and a time index beside it."""
-        return batch_count > 1 and not self.is_parquet
-
-    def files(self, batch_count: int, *, has_aborted: bool = False) -> list[str]:
-        """All files that a segment in a store has."""
-        return [self.log, *self.indexes(batch_count, has_aborted=has_aborted).values()]
-
 
 FileKey: TypeAlias = tuple[PartitionOrShared, Name]
 """Identifies a segment's files within its topic: the partition, or SHARED, and the name."""
@@ -198,6 +185,29 @@ class SegmentRef(NamedTuple):
     def paths(self) -> SegmentPaths:
         """Its files, by their names within the store."""
         return SegmentPaths(f"{topic_data(self.topic, self.file_key[0])}/{self.name}")
+
+    def is_indexed(self, batch_count: int, size_bytes: int) -> bool:
+        """Whether there are an offset index and a time index beside it.
+
+        What is small is read from its beginning, in one request: an index would be another one.
+        """
+        is_large = batch_count > 1 and size_bytes >= INDEXED_FROM_BYTES
+        return is_large and self.position == OWN_FILE and not self.paths.is_parquet
+
+    def files(self, batch_count: int, size_bytes: int, *, has_aborted: bool = False) -> list[str]:
+        """All its files."""
+        indexes = self.indexes(batch_count, size_bytes, has_aborted=has_aborted)
+        return [self.paths.log, *indexes.values()]
+
+    def indexes(
+        self, batch_count: int, size_bytes: int, *, has_aborted: bool = False
+    ) -> dict[IndexKind, str]:
+        """Its index files."""
+        is_indexed = self.is_indexed(batch_count, size_bytes)
+        kinds: list[IndexKind] = ["offset", "time"] if is_indexed else []
+        if has_aborted:
+            kinds.append("transaction")
+        return {kind: self.paths.index(kind) for kind in kinds}
 
     @property
     def start(self) -> int:

@@ -173,19 +173,20 @@ def _dump_row_groups(file: SegmentFile, max_uncompressed_bytes: int) -> Iterator
 
 
 def is_shared(file: SegmentFile) -> bool:
-    """Whether several segments share the file: then each is one batch, with its own tag."""
+    """Whether several segments share the file: each has its own tag, and all are small."""
     if file.is_parquet:
         return False
     window = Window(file)
-    try:
-        first = read_header(window, 0, DEFAULT_CHUNK_BYTES, -1)
-        position = first.size_bytes
-        if position >= file.size_bytes:
+    position, tag = 0, None
+    while position < min(file.size_bytes, DEFAULT_CHUNK_BYTES):
+        try:
+            header = read_header(window, position, DEFAULT_CHUNK_BYTES, -1)
+        except CorruptRecord:
             return False
-        second = read_header(window, position, position + DEFAULT_CHUNK_BYTES, -1)
-    except CorruptRecord:
-        return False
-    return _begins_segment(second, first.tag)
+        if tag is not None and _begins_segment(header, tag):
+            return True
+        position, tag = position + header.size_bytes, header.tag
+    return False
 
 
 def _begins_segment(header: BatchHeader, tag: int) -> bool:

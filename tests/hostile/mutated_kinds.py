@@ -306,7 +306,7 @@ KINDS: dict[str, Attempt] = {
     "segment-kafka": Kind(("rows",), r"/hanging/data/.*\.log$", change_batches),
     "parquet-footer": Kind(("parquet",), r"\.parquet$", change_footer),
     "parquet-pages": Kind(("parquet",), r"\.parquet$", change_pages),
-    "index": Kind(("rows",), r"\.(index|timeindex)$", change_bytes, says_nothing=True),
+    "index": Kind(("indexed",), r"\.(index|timeindex)$", change_bytes, says_nothing=True),
     "transaction-index": Kind(("rows",), r"\.txnindex$", change_bytes, says_nothing=True),
     "standby-round": Kind(("standby",), r"^standby/standby/\d+", change_framed, read_standby),
     "standby-logs": Kind(("standby",), r"^standby/standby/(logs|t)", change_framed, read_standby),

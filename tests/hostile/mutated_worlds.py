@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
@@ -128,8 +129,22 @@ def settled() -> Files:
     return files_of(store.storage)  # type: ignore[arg-type] # a HeapStorage
 
 
+def indexed() -> Files:
+    """A segment that is large enough for indexes."""
+    store = _new()
+    config = {"record.format": "kafka", "compression.type": "none"}
+    store.topics.create("t", config=config)
+    random = Random(1)
+    for _ in range(4):
+        with store.producer() as plain:
+            for number in range(6):
+                plain.send("t", random.randbytes(100_000), b"k%d" % number)
+    assert store.maintenance.merge("t")
+    return files_of(store.storage)  # type: ignore[arg-type] # a HeapStorage
+
+
 def rows() -> Files:
-    """Kafka's record batches in each codec, several to a segment, their indexes; imported ones."""
+    """Kafka's record batches in each codec, several to a segment; imported ones."""
     store = _new()
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         config = {"record.format": "kafka", "compression.type": codec, "index.interval.bytes": 0}
@@ -272,6 +287,7 @@ WORLDS: dict[str, Callable[[], Files]] = {
     "logs": logs,
     "settled": settled,
     "rows": rows,
+    "indexed": indexed,
     "columns": columns,
     "parquet": parquet,
     "standby": standby,

@@ -224,7 +224,7 @@ def test_a_snapshot_shows_an_import_whole_or_not_at_all(store: Store, tmp_path: 
 
 def test_the_indexes_of_an_import_count_from_its_segment(store: Store, tmp_path: Path) -> None:
     """Its offsets are absolute: the indexes are found right, and rebuilt they are the same."""
-    batches = [batch(offset, b"x" * 5000) for offset in range(100, 110)]
+    batches = [batch(offset, b"x" * 500_000) for offset in range(100, 110)]
     store.kafka.import_topic("t", [folder(tmp_path, {100: b"".join(batches)})])
     [segment] = store.topics.segments("t")
     checks, damage = check_placed_indexes(store.storage, segment)

@@ -29,7 +29,7 @@ TIME_MS = 1_700_000_000_000
 FORMATS = pytest.mark.parametrize("record_format", ["columns", "kafka", "parquet"])
 
 
-pytestmark = pytest.mark.store(topics={})
+pytestmark = [pytest.mark.store(topics={}), pytest.mark.usefixtures("early_files")]
 
 
 def fill(store: Store, topic: str, record_format: str, partitions: int = 2) -> None:

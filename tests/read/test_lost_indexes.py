@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pyarrow as pa
 import pytest
 
@@ -25,7 +27,8 @@ def store(memory_storage: Storage, clock: VirtualClock) -> Store:
 @pytest.mark.parametrize("damage", ["delete", "truncate", "flip"])
 def test_indexes_are_only_accelerators(store: Store, damage: str) -> None:
     """Without indexes, or with damaged ones, every offset and time is found."""
-    rows = [b"%0200d" % number for number in range(30_000)]
+    random = Random(1)
+    rows = [random.randbytes(200) for _ in range(30_000)]
     with store.producer() as producer:
         times = pa.array(range(1000, 31_000), pa.int64())
         producer.send_batch("t", pa.record_batch({"value": rows, "timestamp": times}))

@@ -167,6 +167,7 @@ def test_an_incarnation_that_has_the_only_sound_entry_stays(tmp_path: Path) -> N
     assert (tmp_path / SECOND / "topics/t/log/00000000000000000000.json").exists()
 
 
+@pytest.mark.usefixtures("early_files")
 @pytest.mark.parametrize("where", [FIRST, SECOND])
 @pytest.mark.parametrize("ending", [".index", ".timeindex"])
 def test_a_damaged_index_is_judged_by_its_segment(tmp_path: Path, where: str, ending: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -63,7 +64,7 @@ def test_produce_scan_and_consume(store: Store, codec: str) -> None:
 def test_many_batches_with_indexes(store: Store) -> None:
     """A segment of many batches has indexes, and a read from the middle fetches little."""
     store.topics.create("t", config={**KAFKA, "max.message.bytes": 4_000_000})
-    value = bytes(1 << 20)
+    value = Random(1).randbytes(1 << 20)
     with store.producer() as producer:
         for number in range(12):
             producer.send("t", value, key=str(number))

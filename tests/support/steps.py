@@ -106,6 +106,16 @@ def stop_before_marking(producer: Producer) -> None:
     producer._coordinator._finish_quietly = lambda: None  # type: ignore[method-assign]
 
 
+def end_batches(producer: Producer, topic: str = "t") -> None:
+    """What was sent to a topic becomes batches, which wait, as when memory is short."""
+    buffer = producer._records._topics[topic]
+    buffer.flush_rows()
+    if buffer._uploader is not None:
+        for segment in buffer._uploader._open.values():
+            with buffer._budget._counting(segment):
+                segment.writer.flush()
+
+
 def upload(store: Store, *values: bytes, partition: int = 0) -> list[UploadedSegment]:
     """A segment of topic ``t`` that no entry names yet."""
     uploader = SegmentUploader(store.storage, store.logs.topic_spec("t"), store.logs.clock)

@@ -278,6 +278,7 @@ def test_offsets_of_aborted_transactions_are_no_commits(store: Store) -> None:
     assert draw_lags(store.logs, offsets, others, later_ms).curves == []
 
 
+@pytest.mark.usefixtures("early_files")
 def test_a_picture_shows_what_indexes_know(browser: TestClient, store: Store) -> None:
     """When it is asked to: it reads the index files of some segments."""
     store.topics.create("long", config={"index.interval.bytes": 0, "record.format": "columns"})

@@ -111,6 +111,7 @@ def test_a_child_that_leaves_a_transaction_does_not_end_it(store: Store, failing
     assert read_back(store) == [b"1", b"2"]
 
 
+@pytest.mark.usefixtures("early_files")
 @pytest.mark.parametrize("acks", ["all", "1", "0"])
 def test_closing_in_a_child_leaves_the_parents_uploads(store: Store, acks: AcksValue) -> None:
     """Neither close, nor the end of the block, nor the last reference takes what is on its way."""

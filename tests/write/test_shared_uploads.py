@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.support.steps import another, new_store, values
+import txnlog
+from tests.support.steps import another, end_batches, new_store, values
 from txnlog import TopicPartition
 from txnlog.errors import CorruptRecord, StorageError
 from txnlog.inspect.segments import check_placed_segment, check_segment_file
@@ -19,6 +21,7 @@ from txnlog.log.manifest_table import ManifestTable
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import OWN_FILE, SegmentRef
 from txnlog.read import joined_reads
+from txnlog.replication import Follower
 from txnlog.segments.inspect.dump import is_shared
 from txnlog.segments.records import normalize
 from txnlog.segments.segment_file import SegmentFile
@@ -101,6 +104,182 @@ def test_what_is_large_has_a_file_of_its_own(store: Store) -> None:
     flushed = upload(store, dict.fromkeys(range(4), 100_000), memory_bytes=250_000)
     assert [len(partitions) for partitions in by_file(flushed)].count(1) >= 1
     assert sum(segment.stored.record_count for segment in flushed) == 4
+
+
+def write_in_rounds(
+    store: Store, partitions: int, rounds: int, value_bytes: int, memory_bytes: int, seed: int
+) -> tuple[list[UploadedSegment], int]:
+    """A value to each partition in each round; the segments, and the most that was held."""
+    budget = segment_uploads.UploadBudget(memory_bytes)
+    uploader = SegmentUploader(store.storage, store.logs.topic_spec("t"), store.logs.clock, budget)
+    rng = np.random.default_rng(seed)
+    most = 0
+    for turn in range(rounds):
+        noise = [rng.bytes(value_bytes // 2) for _ in range(partitions)]
+        words = [b"%06d" % turn + one + bytes(value_bytes - 6 - len(one)) for one in noise]
+        batch = normalize(pa.record_batch({"value": pa.array(words, pa.binary())}), now_ms=turn)
+        uploader.write(batch, np.arange(partitions, dtype=np.int32))
+        most = max(most, budget.held_bytes)
+    segments = uploader.finish()
+    assert budget.held_bytes == budget._waiting_bytes == 0
+    return segments, most
+
+
+# Half of each value compresses. By how many bytes may be in memory, and how many values of which
+# size come for a partition: its segments, whether they share files, and their batches at most.
+SHORT = {
+    "enough": (4 << 20, 40, 1_000, 1, True, 1),
+    "encoded": (1 << 20, 40, 1_000, 1, True, 2),
+    "too little for that": (1 << 19, 200, 1_000, 9, True, 2),
+    "files that grow": (6 << 20, 400, 5_000, 1, False, 12),
+    "nearly none": (1, 10, 1_000, 10, True, 1),
+}
+
+
+@pytest.mark.parametrize("short", SHORT)
+def test_what_waits_is_encoded_when_memory_is_short(clock: VirtualClock, short: str) -> None:
+    """So segments are few, and so are files; each partition's records keep their order."""
+    memory_bytes, rounds, value_bytes, most_segments, shares, most_batches = SHORT[short]
+    counting = CountingStorage(HeapStorage())
+    store = new_store(counting, clock, {"t": 32})
+    counting.take()
+    segments, most = write_in_rounds(store, 32, rounds, value_bytes, memory_bytes, seed=1)
+    assert most <= memory_bytes
+    batches = max(segment.stored.batch_count for segment in segments)
+    assert batches in range(most_batches // 2 + 1, most_batches + 1)
+    assert {segment.stored.position != OWN_FILE for segment in segments} == {shares}
+    assert 32 * most_segments // 2 <= len(segments) <= 32 * most_segments
+    files = {file for segment in segments for file in segment.files}
+    assert len(files) <= (2 * most_segments if shares else 32)
+    assert counting.take() == {"upload": len(files), "list": 1}
+    store.logs.topic("t").place(segments)
+    found = another(store).scan("t", columns=["partition", "value"]).to_arrow().to_pylist()
+    turns: dict[int, list[int]] = {}
+    for row in found:
+        turns.setdefault(row["partition"], []).append(int(row["value"][:6]))
+    assert turns == {partition: [*range(rounds)] for partition in range(32)}
+
+
+def test_a_batch_that_waits_before_many_records(clock: VirtualClock) -> None:
+    """Too many to share a file: it gets one of its own, though little waits."""
+    store = new_store(HeapStorage(), clock, {"t": 2})
+    budget = segment_uploads.UploadBudget(256 << 10)
+    uploader = SegmentUploader(store.storage, store.logs.topic_spec("t"), clock, budget)
+    rng = np.random.default_rng(1)
+    order = np.arange(2, dtype=np.int32)
+    for size in (70_000, 1_000_000):
+        values_ = pa.array([rng.bytes(size) for _ in range(2)], pa.binary())
+        uploader.write(normalize(pa.record_batch({"value": values_}), now_ms=1), order)
+        for segment in uploader._open.values():
+            with budget._counting(segment):
+                segment.writer.flush()
+    segments = uploader.finish()
+    assert [segment.stored.record_count for segment in segments] == [2, 2]
+    assert {segment.stored.position for segment in segments} == {OWN_FILE}
+
+
+@FORMATS
+def test_segments_of_several_batches_in_one_file(clock: VirtualClock, record_format: str) -> None:
+    """Whole, in part, by time, by themselves; merged; damaged in any batch."""
+    storage = HeapStorage()
+    store = new_store(storage, clock, {})
+    config = {"record.format": record_format}
+    store.topics.create("t", partitions=3, config=config)
+    for turn in range(4):
+        segments, _ = write_in_rounds(store, 3, 40, 1_000, 100_000, seed=turn)
+        assert all(one.stored.position >= 0 for one in segments)
+        assert max(one.stored.batch_count for one in segments) > 1
+        store.logs.topic("t").place(segments)
+    fresh = another(store)
+    assert len(values(fresh)) == 4 * 3 * 40
+    some = fresh.scan("t", {0: 35, 1: 160, 2: 7}, {0: 45, 2: 9}, columns=["value", "partition"])
+    rows = [(row["partition"], int(row["value"][:6])) for row in some.to_arrow().to_pylist()]
+    assert rows == [(0, turn % 40) for turn in range(35, 45)] + [(2, 7), (2, 8)]
+    consumer = fresh.consumer("t")
+    at = consumer.offsets_for_times({TopicPartition("t", 1): 39})[TopicPartition("t", 1)]
+    assert at is not None
+    assert at.offset == 39
+    for segment in fresh.topics.segments("t"):
+        assert not check_placed_segment(fresh.storage, segment).damages
+    assert not [finding for finding in fresh.examine(with_contents=True) if finding.state != "ok"]
+    segment = fresh.topics.segments("t")[0]
+    data = storage.get(segment.paths.log)
+    file = SegmentFile(lambda start, stop: data[start:stop], len(data), "copy.log")
+    assert is_shared(file)
+    checked = check_segment_file(file)
+    assert (checked.record_count, checked.damages) == (3 * 40, ())
+    storage.delete([segment.paths.log])
+    damaged = bytearray(data)
+    damaged[segment.ref.start + segment.size_bytes - 10] ^= 1  # in its last batch
+    storage.put(segment.paths.log, bytes(damaged))
+    with pytest.raises(CorruptRecord, match="/shared/"):
+        values(fresh)
+    storage.delete([segment.paths.log])
+    storage.put(segment.paths.log, data)
+    merged = another(store)
+    assert merged.maintenance.merge("t")
+    assert {one.position for one in merged.topics.segments("t")} == {OWN_FILE}
+    assert sorted(values(another(store))) == sorted(values(fresh))
+
+
+def consumed(store: Store, _: Path) -> list[bytes]:
+    consumer = store.consumer("t", auto_offset_reset="earliest")
+    found: list[bytes] = []
+    while some := consumer.poll(max_records=7):
+        found += [record.value for record in some if record.value is not None]
+    return found
+
+
+def followed(store: Store, folder: Path) -> list[bytes]:
+    Follower(store, str(folder / "standby")).follow()
+    return values(txnlog.open(str(folder / "standby")))
+
+
+def exported(store: Store, folder: Path) -> list[bytes]:
+    store.kafka.export_topic("t", str(folder / "out"))
+    parts = sorted(str(path) for path in (folder / "out").iterdir() if path.is_dir())
+    store.kafka.import_topic("back", parts)
+    return values(store, topic="back")
+
+
+def trimmed(store: Store, _: Path) -> list[bytes]:
+    store.topics.delete_records({TopicPartition("t", 0): 13, TopicPartition("t", 1): 27})
+    store.maintain()
+    return values(another(store))
+
+
+def compacted(store: Store, _: Path) -> list[bytes]:
+    store.topics.alter("t", config={"cleanup.policy": "compact"})
+    store.maintenance.compact("t")
+    return values(another(store))
+
+
+Use = Callable[[Store, Path], list[bytes]]
+LEFT: dict[Use, Callable[[int], bool]] = {
+    consumed: lambda _: True,
+    followed: lambda _: True,
+    exported: lambda _: True,
+    trimmed: lambda n: n // 3 >= (13, 27, 0)[n % 3],
+    compacted: lambda n: n >= 60,
+}
+"""Which of the records each finds."""
+
+
+@FORMATS
+@pytest.mark.parametrize("use", LEFT)
+def test_whoever_takes_segments_of_several_batches(
+    tmp_path: Path, clock: VirtualClock, record_format: str, use: Use
+) -> None:
+    store = new_store(HeapStorage(), clock, {})
+    store.topics.create("t", partitions=3, config={"record.format": record_format})
+    with store.producer() as producer:
+        for number in range(120):
+            producer.send("t", b"%03d" % number, b"%d" % (number % 60), number % 3)
+            if number % 40 == 39:
+                end_batches(producer)
+    segments = store.topics.segments("t")
+    assert {(one.batch_count, one.position >= 0) for one in segments} == {(3, True)}
+    assert sorted(use(store, tmp_path)) == [b"%03d" % n for n in range(120) if LEFT[use](n)]
 
 
 @FORMATS

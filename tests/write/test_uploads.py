@@ -114,6 +114,7 @@ def test_two_hundred_partitions_are_two_hundred_segments(
     assert [segment.stored.record_count for segment in uploader.finish()] == [50] * 200
 
 
+@pytest.mark.usefixtures("early_files")
 def test_what_cannot_be_finished_leaves_no_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -285,6 +286,7 @@ class EndingUpload(CountingUpload):
         self._counts = self._late
 
 
+@pytest.mark.usefixtures("early_files")
 @pytest.mark.parametrize("how", ["finish", "discard"])
 @pytest.mark.parametrize("record_format", ["columns", "kafka", "parquet"])
 def test_an_ended_segment_leaves_memory_and_writes_no_more(

@@ -236,8 +236,10 @@ class TopicAdmin:
             doomed.update(
                 (file, None)
                 for ref, segment in placed_refs(topic, log.manifests.unfold(state))
-                for file in ref.paths.files(
-                    segment.stored.batch_count, has_aborted=segment.stored.kafka is not None
+                for file in ref.files(
+                    segment.stored.batch_count,
+                    segment.stored.size_bytes,
+                    has_aborted=segment.stored.kafka is not None,
                 )
             )
             return Deleted(nonce, self._logs.clock.now_ms())

@@ -81,8 +81,8 @@ def check_file_indexes(
             )
         if is_shared(segment):
             raise InvalidOption(
-                f"{segment.name} is shared by several segments of one batch each: such segments "
-                "need no index, and have none"
+                f"{segment.name} is shared by several segments: they are small, need no index, "
+                "and have none"
             )
         return check_index_files(files, segment, exact=base_offset_of(path) is None)
 

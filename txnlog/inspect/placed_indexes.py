@@ -218,7 +218,9 @@ def rebuild_index_files(
 
 def index_paths(segment: SegmentDescription) -> dict[IndexKind, str]:
     """The index files that a placed segment should have."""
-    return segment.paths.indexes(segment.batch_count, has_aborted=segment.aborted_count > 0)
+    return segment.ref.indexes(
+        segment.batch_count, segment.size_bytes, has_aborted=segment.aborted_count > 0
+    )
 
 
 def dump_placed_indexes(storage: Storage, segment: SegmentDescription) -> Iterator[IndexEntry]:

@@ -307,8 +307,8 @@ class _Copier:
         segment = _Copied(name, base)
         indexes = IndexBuilder(self._interval_bytes)
         last_offset = base - 1
-        paths = names.SegmentRef(self._topic, source.folder.partition, name).paths
-        upload = self._target.upload(paths.log)
+        ref = names.SegmentRef(self._topic, source.folder.partition, name)
+        upload = self._target.upload(ref.paths.log)
         try:
             for batch in self._good_batches(source, tracker):
                 decoded = batch.decoded
@@ -336,11 +336,11 @@ class _Copier:
         except BaseException:
             upload.discard()
             raise
-        self._uploaded[name] = paths.files(segment.batch_count)
-        if segment.batch_count > 1:
+        self._uploaded[name] = ref.files(segment.batch_count, segment.size_bytes)
+        if ref.is_indexed(segment.batch_count, segment.size_bytes):
             index, times = indexes.finish()
-            self._target.put(paths.offset_index, index.encode())
-            self._target.put(paths.time_index, times.encode())
+            self._target.put(ref.paths.offset_index, index.encode())
+            self._target.put(ref.paths.time_index, times.encode())
         return segment, last_offset
 
     def _check_keys(self, decoded: DecodedBatch, path: str) -> None:
@@ -389,10 +389,10 @@ class _Copier:
         ]
         data = TransactionIndex(inside).encode()
         if inside:
-            paths = names.SegmentRef(self._topic, partition, segment.name).paths
-            files = paths.files(segment.batch_count, has_aborted=True)
+            ref = names.SegmentRef(self._topic, partition, segment.name)
+            files = ref.files(segment.batch_count, segment.size_bytes, has_aborted=True)
             self._uploaded[segment.name] = files
-            self._target.put(paths.transaction_index, data)
+            self._target.put(ref.paths.transaction_index, data)
         self.placements.append(
             SegmentEntry(
                 partition,

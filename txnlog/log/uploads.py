@@ -95,7 +95,7 @@ class UploadedSegment:
     @property
     def files(self) -> list[str]:
         """The names of its files within the store; one may be shared with others."""
-        return self.ref.paths.files(self.stored.batch_count)
+        return self.ref.files(self.stored.batch_count, self.stored.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,12 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
         return self._ref.paths
 
     @property
+    def is_indexed(self) -> bool:
+        """Whether an offset index and a time index lie beside the segment."""
+        stored = self.segment.stored
+        return self._ref.is_indexed(stored.batch_count, stored.size_bytes)
+
+    @property
     def _ref(self) -> SegmentRef:
         segment = self.segment
         return SegmentRef(self.topic, self.partition, segment.stored.name, segment.stored.position)
@@ -511,7 +517,7 @@ def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:
 
 def _load_index(storage: Storage, part: SegmentRange) -> OffsetIndex | None:
     """The offset index, if it is usable. It only saves reading from the start."""
-    if not part.paths.needs_indexes(part.segment.stored.batch_count):
+    if not part.is_indexed:
         return None
     try:
         return OffsetIndex.decode(storage.get(part.paths.offset_index))
@@ -521,7 +527,7 @@ def _load_index(storage: Storage, part: SegmentRange) -> OffsetIndex | None:
 
 def _load_time_index(storage: Storage, part: SegmentRange) -> TimeIndex | None:
     """The time index, if it is usable."""
-    if not part.paths.needs_indexes(part.segment.stored.batch_count):
+    if not part.is_indexed:
         return None
     try:
         return TimeIndex.decode(storage.get(part.paths.time_index))

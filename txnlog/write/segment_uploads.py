@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -37,8 +38,12 @@ _logger = logging.getLogger(__name__)
 
 DEFAULT_MEMORY_BYTES = 64 << 20
 SHARED_FILE_BYTES = 1 << 20
-"""Single-batch segments that are smaller together share a file: it is put in one request, and
-synced once. Larger segments get files of their own, which are read and deleted separately.
+"""Segments that are smaller together share a file: it is put in one request, and synced once.
+Larger segments get files of their own, which are read and deleted separately.
+"""
+_LEAST_FILE_BYTES = 1 << 17
+"""Segments that are all smaller are finished when memory is short, to share files. Larger ones get
+files of their own, which grow: so a segment is not cut short for each few bytes.
 """
 
 
@@ -61,20 +66,46 @@ _FILES_AT_ONCE = 128
 
 
 class _Sink:
-    """The destination of a segment's batches: an upload that begins with the first of them."""
+    """The destination of a segment's batches. They wait while they are few enough to share a file.
 
-    def __init__(self, begin: Callable[[], Upload]) -> None:
-        self._begin: Callable[[], Upload] | None = begin
+    Args:
+        begin: begins a file for the segment alone.
+        may_wait: whether the segment may share a file at all.
+    """
+
+    def __init__(self, begin: Callable[[], Upload], may_wait: Callable[[], bool]) -> None:
+        self._calls: tuple[Callable[[], Upload], Callable[[], bool]] | None = begin, may_wait
+        self._waiting: list[bytes] = []
+        self.waiting_bytes = 0
         self.upload: Upload | None = None
 
     def write(self, data: bytes) -> int:
         if self.upload is None:
-            # Let go of first: it knows the segment, whose Parquet writer knows this sink by objects
-            # of Arrow's, and such a circle is never collected.
-            begin, self._begin = self._begin, None
-            assert begin is not None
-            self.upload = begin()
-        return self.upload.write(data)
+            assert self._calls is not None
+            _, may_wait = self._calls
+            if self.waiting_bytes + len(data) < SHARED_FILE_BYTES and may_wait():
+                self._waiting.append(data)
+                self.waiting_bytes += len(data)
+                return len(data)
+        return self.begin().write(data)
+
+    def begin(self) -> Upload:
+        """The segment's own file, with all that waited in it."""
+        if self.upload is None:
+            assert self._calls is not None
+            begin, _ = self._calls
+            self.share(begin())
+        assert self.upload is not None
+        return self.upload
+
+    def share(self, upload: Upload) -> None:
+        """Write what waits, and all that comes, into a file."""
+        # Let go of first: they know the segment, whose Parquet writer knows this sink by objects
+        # of Arrow's, and such a circle is never collected.
+        self._calls, self.upload = None, upload
+        waiting, self._waiting, self.waiting_bytes = self._waiting, [], 0
+        for data in waiting:
+            upload.write(data)
 
 
 @dataclass(slots=True, eq=False)
@@ -94,6 +125,17 @@ class _OpenSegment:
         return self.writer.size_bytes + self.writer.buffered_bytes
 
     @property
+    def held_bytes(self) -> int:
+        """What of it is in memory."""
+        return self.sink.waiting_bytes + self.writer.buffered_bytes
+
+    @property
+    def may_share(self) -> bool:
+        """Whether it could still be put into a file with others."""
+        is_begun = self.sink.upload is not None or self.writer.is_parquet
+        return not is_begun and self.size_bytes < SHARED_FILE_BYTES
+
+    @property
     def name(self) -> str:
         """Its name: settled when its first bytes are written."""
         return names.parquet_name(self.stem) if self.writer.is_parquet else self.stem
@@ -109,12 +151,13 @@ class UploadBudget:
     def __init__(self, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> None:
         self._memory_bytes = memory_bytes
         self._held_bytes = 0
+        self._waiting_bytes = 0
         self._open: dict[_OpenSegment, None] = {}  # in the order of their beginning
         self._files: dict[_OpenSegment, None] = {}
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of records that wait for a full batch."""
+        """Bytes of records that wait for a full batch, and of batches that wait for a file."""
         return self._held_bytes
 
     def open(self, segment: _OpenSegment) -> None:
@@ -134,20 +177,42 @@ class UploadBudget:
         self._files.pop(segment, None)
         if segment in self._open:
             del self._open[segment]
-            self._held_bytes -= segment.writer.buffered_bytes
+            self._held_bytes -= segment.held_bytes
+            self._waiting_bytes -= segment.sink.waiting_bytes
 
     def append(self, segment: _OpenSegment, records: pa.RecordBatch) -> None:
         """Add records to an open segment."""
-        before = segment.writer.buffered_bytes
-        segment.writer.append(records)
-        self._held_bytes += segment.writer.buffered_bytes - before
+        with self._counting(segment):
+            segment.writer.append(records)
+
+    @contextmanager
+    def _counting(self, segment: _OpenSegment) -> Iterator[None]:
+        held, waiting = segment.held_bytes, segment.sink.waiting_bytes
+        try:
+            yield
+        finally:
+            self._held_bytes += segment.held_bytes - held
+            self._waiting_bytes += segment.sink.waiting_bytes - waiting
 
     def flush_excess(self) -> None:
-        """Write the fullest buffers until the rest is within the budget."""
+        """Encode the fullest buffers, and write what waits, until the rest is within the budget."""
         while self._held_bytes > self._memory_bytes:
-            largest = max(self._open, key=lambda open_: open_.writer.buffered_bytes)
-            self._held_bytes -= largest.writer.buffered_bytes
-            largest.writer.flush()
+            if self._waiting_bytes > self._memory_bytes // 2:
+                self._write_waiting()
+                continue
+            fullest = max(self._open, key=lambda open_: open_.writer.buffered_bytes)
+            with self._counting(fullest):
+                fullest.writer.flush()
+
+    def _write_waiting(self) -> None:
+        """Write the batches that wait: the most of a segment, or all if these are few."""
+        fullest = max(self._open, key=lambda open_: open_.sink.waiting_bytes)
+        if fullest.sink.waiting_bytes >= _LEAST_FILE_BYTES:
+            with self._counting(fullest):
+                fullest.sink.begin()
+            return
+        for uploader in {open_.uploader: None for open_ in self._open}:
+            uploader.finish_small()
 
 
 class SegmentUploader:
@@ -275,7 +340,7 @@ class SegmentUploader:
 
     def _new_segment(self, partition: int) -> _OpenSegment:
         name = self._new_name()
-        sink = _Sink(lambda: self._begin_file(segment))
+        sink = _Sink(lambda: self._begin_file(segment), lambda: not segment.writer.is_parquet)
         writer = new_segment_writer(sink, self._spec, partition, name, producer=self._producer)
         segment = _OpenSegment(self, partition, name, sink, writer, self._clock.now_ms())
         self._open[partition] = segment
@@ -301,6 +366,20 @@ class SegmentUploader:
         self._finish([[segment]])
         del self._open[segment.partition]
 
+    def finish_small(self) -> None:
+        """Finish the open segments that may share files, or of which batches wait: to make room."""
+        small = [one for one in self._open.values() if one.may_share or one.sink.waiting_bytes]
+        self._close(small)
+        for segment in small:
+            del self._open[segment.partition]
+
+    def _close(self, segments: Sequence[_OpenSegment]) -> None:
+        """Finish segments of different partitions."""
+        for segment in segments:
+            self._budget.close(segment)
+        ordered = sorted(segments, key=lambda segment: segment.partition)
+        self._finish(_group_by_file(ordered))
+
     def _finish(self, files: Iterable[Sequence[_OpenSegment]]) -> None:
         """Finish segments, given by the file that they go to."""
         left = iter(files)
@@ -317,13 +396,12 @@ class SegmentUploader:
                 continue
             (segment,) = segments
             summary = self._end(segment)
-            assert segment.sink.upload is not None
-            yield segment.sink.upload.close
-            paths = segment.ref.paths
-            if paths.needs_indexes(summary.batch_count):
+            yield segment.sink.begin().close
+            ref = segment.ref
+            if ref.is_indexed(summary.batch_count, summary.size_bytes):
                 # Accelerators: a reader that does not find them reads the segment itself.
-                yield partial(self._storage.put, paths.offset_index, summary.index)
-                yield partial(self._storage.put, paths.time_index, summary.time_index)
+                yield partial(self._storage.put, ref.paths.offset_index, summary.index)
+                yield partial(self._storage.put, ref.paths.time_index, summary.time_index)
 
     def _fill_shared(self, segments: Sequence[_OpenSegment]) -> Upload:
         """Write small segments into one file, one after another."""
@@ -331,7 +409,8 @@ class SegmentUploader:
         ref = names.SegmentRef(self._spec.topic, names.SHARED, name, position)
         upload = self._storage.upload(ref.paths.log)
         for segment in segments:
-            segment.stem, segment.position, segment.sink.upload = name, position, upload
+            segment.stem, segment.position = name, position
+            segment.sink.share(upload)
             position += self._end(segment).size_bytes
         return upload
 
@@ -359,11 +438,7 @@ class SegmentUploader:
 
     def finish(self) -> list[UploadedSegment]:
         """Upload the open segments and return all, those of a partition in order."""
-        segments = list(self._open.values())
-        for segment in segments:
-            self._budget.close(segment)
-        segments.sort(key=lambda segment: segment.partition)
-        self._finish(_group_by_file(segments))
+        self._close([*self._open.values()])
         self._open.clear()
         return sorted(self._finished, key=lambda s: names.segment_order(s.partition, s.stored.name))
 
@@ -382,14 +457,13 @@ class SegmentUploader:
 def _group_by_file(segments: Iterable[_OpenSegment]) -> Iterator[list[_OpenSegment]]:
     """Which segments, each of another partition, go to one file when they are finished.
 
-    Those without written batches, so that each becomes one batch, as many as fit into
-    SHARED_FILE_BYTES together. Parquet segments never share files.
+    Those that have no file yet, as many as fit into SHARED_FILE_BYTES together. Parquet segments
+    never share files.
     """
     together: list[_OpenSegment] = []
     total_bytes = 0
     for segment in segments:
-        large = segment.writer.size_bytes > 0 or segment.size_bytes >= SHARED_FILE_BYTES
-        if large or segment.writer.is_parquet:
+        if not segment.may_share:
             yield [segment]
             continue
         total_bytes += segment.size_bytes

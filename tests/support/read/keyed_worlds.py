@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.support.admin.compacted_topics import compact
+from tests.support.steps import end_batches
 from txnlog.admin.compaction.compact import compact_topic
 from txnlog.admin.merge_topic import merge_topic
 from txnlog.admin.times import Times
@@ -82,6 +83,7 @@ class World:
     moments: list[tuple[str | int, list[Placed]]] = field(default_factory=list)
     partitions: int = 2
     formats: tuple[str, ...] = ("columns", "parquet", "auto")
+    ends_batches: random.Random = field(default_factory=lambda: random.Random(1))
     by_compaction: Counter[bool] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -224,6 +226,8 @@ class World:
                 plain_key = f"{name}/{n}".encode() if has_key else None
                 value = None if deletes else b"%d" % time_ms
                 producer.send("t", value, plain_key, partition=partition, timestamp_ms=time_ms)
+            if self.ends_batches.random() < 0.3:
+                end_batches(producer)
         return records
 
     # -- what shows ------------------------------------------------------------------------------

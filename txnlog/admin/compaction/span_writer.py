@@ -180,10 +180,10 @@ class SpanWriter:
 
         def requests() -> Iterator[Callable[[], None]]:
             yield segment.upload.close
-            paths = names.SegmentRef(self._spec.topic, self._partition, segment.name).paths
-            if paths.needs_indexes(summary.batch_count):
-                yield partial(self._storage.put, paths.offset_index, summary.index)
-                yield partial(self._storage.put, paths.time_index, summary.time_index)
+            ref = names.SegmentRef(self._spec.topic, self._partition, segment.name)
+            if ref.is_indexed(summary.batch_count, summary.size_bytes):
+                yield partial(self._storage.put, ref.paths.offset_index, summary.index)
+                yield partial(self._storage.put, ref.paths.time_index, summary.time_index)
 
         self._storage.gather(requests())
         return uploaded

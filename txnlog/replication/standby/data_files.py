@@ -65,8 +65,9 @@ class DataFileCopier:
             if segment.stored.is_empty or segment.end_offset <= _start(state, partition):
                 continue
             ref = SegmentRef(log.name, partition, segment.stored.name, segment.stored.position)
-            for path in ref.paths.files(
-                segment.stored.batch_count, has_aborted=segment.stored.has_aborted
+            stored = segment.stored
+            for path in ref.files(
+                stored.batch_count, stored.size_bytes, has_aborted=stored.has_aborted
             ):
                 wanted[path] = ref.file_key
         if wanted:
