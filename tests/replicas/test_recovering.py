@@ -33,10 +33,12 @@ from txnlog.errors import (
 from txnlog.replication import Replicas, open_replicas, recover_controller, root_names
 from txnlog.replication.roots import agreement, controller_move, epoch_notes, recovery, root_join
 from txnlog.replication.roots.controller import Controller, list_epochs
+from txnlog.replication.roots.election import take_out
 from txnlog.replication.roots.epochs import Epoch
 from txnlog.replication.roots.find_replicas import prepare_root
 from txnlog.replication.roots.members import MarkedDisk
-from txnlog.replication.roots.replicated_storage import find_replicated
+from txnlog.replication.roots.old_incarnations import forget
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replication.roots.root_join import join
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
@@ -245,6 +247,49 @@ def test_a_member_is_forgotten_and_nothing_was_written_since(
     shutil.rmtree(tmp_path / "control")
     recover(tmp_path)
     assert values(reopened(tmp_path, "a")) == ["1"]
+
+
+def came_and_leads(folder: Path) -> ReplicatedStorage:
+    """r2 has all that was written, and no epoch yet; r0, which knows the newest ones, is out."""
+    storage = find_replicated(reopened(folder)._storage)
+    assert storage is not None
+    join(storage.agreement, *prepare_root(storage, str(folder / "c")))
+    for root in ("r1", "r0"):
+        take_out(storage.agreement, root)
+    assert storage.agreement.epoch().in_sync == ("r2-0",)
+    return storage
+
+
+def test_who_knows_most_is_forgotten(made: txnlog.Store, tmp_path: Path) -> None:
+    """Below the operators' methods, too: another one in sync knows a later epoch before."""
+    storage = came_and_leads(tmp_path)
+    for member in ("r0-0", "r1-0"):
+        forget(storage, member)
+    shutil.rmtree(tmp_path / "control")
+    recover(tmp_path, "c")
+    assert values(reopened(tmp_path, "b")) == ["1"]
+
+
+def test_who_alone_knows_most_stays(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk of the one in sync is full. What knows no more than that one may go all the same."""
+    storage = came_and_leads(tmp_path)
+    put = LocalStorage.put_if_absent
+
+    def fails(disk: LocalStorage, name: str, data: bytes) -> bool:
+        if disk.url == str(tmp_path / "c/incarnation-00000"):
+            raise StorageError("no space is left")
+        return put(disk, name, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "put_if_absent", fails)
+        with pytest.raises(StorageError, match="no space is left"):
+            forget(storage, "r0-0")
+    forget(storage, "r1-0")
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "put_if_absent", fails)
+        forget(storage, "r0-0")
 
 
 def test_one_from_a_backup_is_refused(made: txnlog.Store, tmp_path: Path) -> None:

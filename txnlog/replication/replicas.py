@@ -383,10 +383,9 @@ class Replicas:
             InvalidOption: the member is current or does not exist; no
                 root in sync has some of its data; or it was said to be lost, but answers.
             NotEnoughReplicas: the set has changed meanwhile; try again.
-            StorageError: the root or the controller fails; call it again if some files are left.
+            StorageError: the root or the controller fails, or no root in sync can keep the newest
+                epoch; call it again if some files are left.
         """
-        if not dry_run and not lost:
-            self._keep_epoch()  # what is forgotten may have the newest note
         return forget(self._go_by_controller(), member, lost=lost, dry_run=dry_run)
 
     def history(self) -> list[ReplicaEpoch]:

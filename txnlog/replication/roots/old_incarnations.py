@@ -3,6 +3,9 @@
 One can become a member again only by an unclean election. So an epoch first removes it from those
 that such an election may fall back on; then its mark is deleted, then the rest. A process that is
 killed on the way leaves files that no epoch can name.
+
+If the controller is lost, it may be the only one that knows of the newest epochs: one in sync has
+to know a later one before.
 """
 
 from __future__ import annotations
@@ -18,12 +21,14 @@ from txnlog.errors import InvalidOption, NotEnoughReplicas, ObjectNotFound, Stor
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.controller_move import known_controllers
+from txnlog.replication.roots.epoch_notes import list_notes, note_epoch
 from txnlog.replication.roots.epochs import Epoch, Member, forgotten, incarnation_of, root_of
 from txnlog.replication.roots.members import MARK_DECODER, MemberOpener, without_mark
 from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.reassignment import only_copies
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.same_bytes import is_sound
+from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.soundness import sound_bytes
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
@@ -85,7 +90,8 @@ def forget(
         InvalidOption: it is a current member, or does not exist, or has the only copies of data
             files.
         NotEnoughReplicas: the set has changed meanwhile: try again.
-        StorageError: the root or the controller fails; call it again.
+        StorageError: the root or the controller fails, or no root in sync can keep the newest
+            epoch; call it again.
     """
     agreement = storage.agreement
     epoch = agreement.refresh()
@@ -99,6 +105,7 @@ def forget(
         _check_copies(agreement, epoch, member)
         _check_whole(agreement, epoch, member)
         if not dry_run:
+            _keep_epoch(agreement, epoch, member)
             if member in epoch.left:
                 who = agreement.proposer(f"an operator forgets {member}")
                 agreement.propose_alone(forgotten(epoch, member, who))
@@ -111,6 +118,31 @@ def forget(
     if done is None:
         raise InvalidOption(f"there is nothing of {member} at {url}")
     return Forgotten(member, url, *done)
+
+
+def _keep_epoch(agreement: Agreement, epoch: Epoch, member: Member) -> None:
+    """See to it that one in sync knows a later epoch than the one that goes; all, if they can.
+
+    Raises MemberFailed: none does. StorageError: one knows a later one than the controller.
+    """
+
+    def keep(one: Member) -> MemberFailed | None:
+        try:
+            note_epoch(agreement, epoch, [one])
+        except MemberFailed as failed:
+            return failed
+        return None
+
+    failures = agreement.controller.storage.gather(partial(keep, one) for one in epoch.in_sync)
+    if None in failures:
+        return
+    newest = {one: _newest_noted(agreement, epoch, one) for one in (member, *epoch.in_sync)}
+    if newest.pop(member) > max(newest.values()):  # a disk that is full can be read
+        raise next(failed for failed in failures if failed is not None)
+
+
+def _newest_noted(agreement: Agreement, epoch: Epoch, member: Member) -> int:
+    return max(agreement.ask(epoch, member, list_notes, within_s=time_for(epoch)), default=-1)
 
 
 def _give_up(
