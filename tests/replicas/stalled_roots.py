@@ -25,9 +25,13 @@ class Gate:
         self._opened = threading.Event()
         self._waiting = threading.Semaphore(0)
         self._through = 0
+        self._let = 0
+        self._lock = threading.Lock()
         self.asked: list[str] = []
 
-    def close(self, folder: Path, *kinds: str) -> None:
+    def close(self, folder: Path, *kinds: str, after: int = 0) -> None:
+        """``after`` so many requests that go through."""
+        self._let = after
         for kind in kinds:
             self._patch.setattr(LocalStorage, kind, self._gated(folder, kind))
 
@@ -35,7 +39,7 @@ class Gate:
         method = getattr(LocalStorage, kind)
 
         def gated(storage: LocalStorage, *given: Any) -> Any:
-            if storage.url != str(folder) or self._opened.is_set():
+            if storage.url != str(folder) or self._opened.is_set() or self._lets_through():
                 return method(storage, *given)
             self.asked.append(kind)
             self._opened.wait()
@@ -45,6 +49,11 @@ class Gate:
                 self._waiting.release()
 
         return gated
+
+    def _lets_through(self) -> bool:
+        with self._lock:
+            self._let -= 1
+            return self._let >= 0
 
     def let_go(self) -> None:
         """Let them through."""
