@@ -54,6 +54,7 @@ __all__ = [
     "OffsetMetadataTooLarge",
     "OffsetOutOfRange",
     "OutOfOrderSequence",
+    "OutdatedController",
     "ProducerFenced",
     "PutIfAbsentBroken",
     "RebalanceInProgress",
@@ -102,6 +103,16 @@ class NotEnoughReplicas(StorageError):
     Nothing was acknowledged; what was written may still show later, as after any failed request.
     It works again when roots come back, or are added.
     """
+
+
+class OutdatedController(StorageError):
+    """Roots of a replicated store know an epoch that its controller does not have.
+
+    It was restored from a backup, or another one was made in its place: docs/REPLICAS.md says what
+    to do. Nothing was acknowledged.
+    """
+
+    retriable = False
 
 
 class LogTruncated(TxnlogError):

@@ -137,14 +137,14 @@ def examine_store(
       txnlog doctor orders --deep --no-probe
     """
     age_ms = None if orphan_age is None else parse_duration(orphan_age)
-    from txnlog.errors import NotEnoughReplicas
+    from txnlog.errors import NotEnoughReplicas, OutdatedController
     from txnlog.hooks import registered
 
     try:
         found = session.open_to_read().examine(
             topics or None, with_probe=not no_probe, with_contents=deep, orphan_age_ms=age_ms
         )
-    except NotEnoughReplicas as error:
+    except (NotEnoughReplicas, OutdatedController) as error:
         url, options = session.named_url(), session.storage_options
         parts = [hook.examine_closed(url, options, error) for hook in registered("doctor")]
         found = chain.from_iterable(parts)

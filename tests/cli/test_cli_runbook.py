@@ -6,6 +6,7 @@ The commands are taken from the page: it names each state that there is, and wha
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import get_args
 import msgspec
 import pytest
 
+import txnlog
 from tests.support.checkout import ROOT
 from tests.support.cli.cli_command import cli
-from tests.support.replication.replica_folders import lose, skip_probes, write
+from tests.support.replication.replica_folders import lose, skip_probes, values, write
 from txnlog.replication import Replica, Replicas, ReplicasDescription, open_replicas
 from txnlog.replication.roots.description import Answer, Condition, RootState
 from txnlog.replication.roots.epochs import Root, joining
@@ -186,7 +188,7 @@ CASES = {
     ),
     "OLD": Case(Roots.return_once, "whole", lambda _, root: root.old),
 }
-CONTROLLER = ("`no controller`", "an error that names the controller")
+CONTROLLER = ("`no controller`", "`outdated controller`", "an error that names the controller")
 
 
 def rows() -> dict[str, list[str]]:
@@ -225,6 +227,28 @@ def test_the_controller_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monk
     mount()
     roots.mend()
     assert describe(tmp_path).condition == "whole"
+
+
+def test_the_controller_is_from_a_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_probes(monkeypatch)
+    control = tmp_path / "control"
+    roots = Roots(tmp_path)
+    shutil.copytree(control, tmp_path / "backup")
+    roots.put_out()
+    write(roots.store, "2")
+    shutil.rmtree(control)
+    (tmp_path / "backup").rename(control)
+    done = cli("replicas", "describe", "--store", control)
+    assert (done.code, "nothing above need be true" in done.err) == (1, True)
+    assert describe(tmp_path).condition == "outdated controller"
+    for command in ("elect r1", "remove r0 --yes", "config replica.auto.return=true"):
+        done = cli("replicas", *command.split(), "--store", control)
+        assert (done.code, "restored from a backup" in done.err) == (1, True)
+    assert "R16" in cli("doctor", "--store", control, "--no-probe").out
+    shutil.rmtree(control)
+    new = ("--controller", tmp_path / "new")
+    assert cli("replicas", "recover", "--store", roots.disks[1], *new).code == 0
+    assert values(txnlog.open(roots.disks[1])) == ["1", "2"]
 
 
 @pytest.mark.parametrize("row", CASES)

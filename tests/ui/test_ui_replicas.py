@@ -75,7 +75,7 @@ def test_requests_to_roots_are_counted(replicated: Store) -> None:
         browser.get("/store")
         shown = text_of(browser, "/store/replicas")
         costs = dict(re.findall(r"(\w+)\s(\d+)", shown.partition("since the last page: ")[2]))
-        assert (costs["list_folders"], costs["list"], costs["list_all"]) == ("2", "3", "1")
+        assert (costs["list_folders"], costs["list"], costs["list_all"]) == ("4", "6", "1")
 
 
 def test_a_topic_is_created_with_its_factor(replicated: Store) -> None:

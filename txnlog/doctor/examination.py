@@ -29,6 +29,7 @@ from txnlog.doctor.transactional_ids import KnownIds, examine_ids
 from txnlog.errors import (
     CorruptEntry,
     NotEnoughReplicas,
+    OutdatedController,
     PutIfAbsentBroken,
     StorageError,
     TxnlogError,
@@ -81,7 +82,7 @@ class Examination:
         """
         try:
             yield from self._findings()
-        except NotEnoughReplicas as error:
+        except (NotEnoughReplicas, OutdatedController) as error:
             yield not_examined(error)
 
     def _findings(self) -> Iterator[Finding]:
@@ -118,7 +119,7 @@ class Examination:
         try:
             storage.check_writable()
             probe(storage)
-        except NotEnoughReplicas as error:
+        except (NotEnoughReplicas, OutdatedController) as error:
             return Finding("probe", "", "unreadable", f"it was not tried: {error}")
         except PutIfAbsentBroken as error:
             return Finding("probe", "", "damage", str(error))

@@ -21,6 +21,7 @@ from txnlog.replication.roots.epoch_cleaning import KEPT
 from txnlog.replication.roots.epochs import Epoch, incarnation_of, root_of
 from txnlog.replication.roots.listings import Listings
 from txnlog.replication.roots.members import MemberOpener
+from txnlog.replication.roots.outdated_controller import why_outdated
 from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replication.roots.slowness import time_for
@@ -86,6 +87,8 @@ def _check_epochs(storage: ReplicatedStorage) -> Iterator[Finding]:
             "roots answer. If it is lost for good, `txnlog replicas recover` makes it anew"
         )
         yield Finding("replicas", "", "unreadable", detail, path=root_names.EPOCHS)
+    if error := why_outdated(agreement, storage.open_member):
+        yield Finding("replicas", "", "damage", str(error), "R16", root_names.EPOCHS)
     for before, after in pairwise(epochs):
         number = before.number + 1
         if after.number != number:

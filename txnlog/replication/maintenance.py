@@ -11,6 +11,7 @@ from txnlog.errors import TxnlogError
 from txnlog.log.open_logs import Logs
 from txnlog.replication.roots.epoch_cleaning import EpochCleaning, clean_epochs
 from txnlog.replication.roots.find_replicas import prepare_return
+from txnlog.replication.roots.outdated_controller import check_controller
 from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.reassignment import Reassigned, reassign
 from txnlog.replication.roots.replica_return import ReplicaReturn, return_roots
@@ -26,11 +27,12 @@ def steps(
 ) -> Iterator[ReplicaReturn | Reassigned | EpochCleaning | Scrubbed]:
     """Yield what was found damaged, each root that came back, then what was moved.
 
-    Nothing for a store on one root.
+    Nothing for a store on one root. Raises OutdatedController.
     """
     storage = find_replicated(logs.storage)
     if storage is None:
         return
+    check_controller(storage.agreement, storage.open_member)
     cleaned = clean_epochs(storage.agreement, dry_run=dry_run)
     if cleaned is not None:
         yield cleaned

@@ -40,6 +40,7 @@ from txnlog.replication.roots.find_replicas import (
     prepare_root,
 )
 from txnlog.replication.roots.old_incarnations import Forgotten, forget
+from txnlog.replication.roots.outdated_controller import check_controller
 from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.reassignment import Reassigned, reassign
 from txnlog.replication.roots.recovery import recover
@@ -168,8 +169,12 @@ class Replicas:
         return self._store
 
     def _go_by_controller(self) -> ReplicatedStorage:
-        """From now on only the controller tells what there is: for who changes something."""
+        """From now on only the controller tells what there is: for who changes something.
+
+        Raises OutdatedController; StorageError: it fails.
+        """
         self._roots.agreement.find_kept = None
+        check_controller(self._roots.agreement, self._roots.open_member)
         return self._roots
 
     @property

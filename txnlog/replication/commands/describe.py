@@ -33,7 +33,8 @@ def describe_replicas(
     are data files at fewer roots than replication.factor says; `replicas reassign` copies them,
     and those that are ONLY OUT: at a root that is out. These may have been deleted since, too.
 
-    Exit code 1 if nothing can be read or acknowledged: offline, below minimum, no controller.
+    Exit code 1 if nothing can be read or acknowledged: offline, below minimum, no controller,
+    outdated controller.
 
     \b
     Example:
@@ -59,7 +60,12 @@ def describe_replicas(
         )
         if history:
             warn("the epochs are those that roots keep: under others nothing was written")
+    elif found.condition == "outdated controller":
+        warn(
+            "a root has an epoch that the controller does not have: it was restored from a backup, "
+            "or another one was made, and nothing above need be true. See docs/REPLICAS.md"
+        )
     elif found.condition == "below minimum":
         warn(f"fewer than {found.min_insync} roots in sync answer: nothing is acknowledged")
-    if found.condition in ("offline", "below minimum", "no controller"):
+    if found.condition not in ("whole", "degraded", "unknown"):
         raise typer.Exit(FAILURE)

@@ -429,7 +429,7 @@ class Agreement:
             self.refresh()
 
     def _look_at_notes(self, epoch: Epoch, member: Member) -> None:
-        """Raises StorageError: one that answers has a later epoch than the controller."""
+        """Raises OutdatedController: one that answers has a later epoch."""
         with suppress(MemberFailed):
             note_epoch(self, epoch, [member], puts=False)
 

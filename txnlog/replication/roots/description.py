@@ -22,6 +22,7 @@ from txnlog.replication.roots.epochs import (
 )
 from txnlog.replication.roots.listings import Listings, add_listing
 from txnlog.replication.roots.old_incarnations import check_root, old_incarnations
+from txnlog.replication.roots.outdated_controller import why_outdated
 from txnlog.replication.roots.placement import copies as wanted_copies
 from txnlog.replication.roots.placement import is_placed, is_share, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
@@ -33,7 +34,13 @@ from txnlog.storage.reach import UnnamedUrl
 RootState: TypeAlias = Literal["leader", "in sync", "joining", "out"]
 Answer: TypeAlias = Literal["answers", "no answer", "mark gone", "not asked"]
 Condition: TypeAlias = Literal[
-    "whole", "degraded", "below minimum", "offline", "unknown", "no controller"
+    "whole",
+    "degraded",
+    "below minimum",
+    "offline",
+    "unknown",
+    "no controller",
+    "outdated controller",
 ]
 """Read by programs, like the two above: append only."""
 
@@ -76,8 +83,9 @@ class ReplicasDescription:
     """The roots as of one epoch. ``replicas`` are in the order of their roots' names.
 
     ``condition`` is 'offline' if no root in sync answers, 'no controller' if it fails, and this is
-    what all roots keep of its epochs, 'below minimum' if fewer do than
-    ``min_insync``, and 'whole' if all roots are in sync, answer, and lack nothing that was counted.
+    what all roots keep of its epochs, 'outdated controller' if a root has an epoch that it lacks,
+    so that nothing here need be true, 'below minimum' if fewer do than ``min_insync``, and 'whole'
+    if all roots are in sync, answer, and lack nothing that was counted.
 
     ``under_replicated`` are data files at fewer roots in sync than ``replication.factor`` says, and
     ``under_replicated_bytes`` their sizes; None if not requested, or a root does not answer.
@@ -161,6 +169,9 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> ReplicasD
         compared = _compare(storage, epoch, with_lag=with_lag)
     found = tuple(_replica(storage, epoch, root, asked[root], compared.lags) for root in roots)
     lacking = compared.lacking
+    controller: Condition | None = "no controller" if agreement.lost is not None else None
+    if why_outdated(agreement, storage.open_member):
+        controller = "outdated controller"
     return ReplicasDescription(
         agreement.controller.storage.url,
         epoch.number,
@@ -172,7 +183,7 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> ReplicasD
         epoch.min_insync,
         epoch.at_ms,
         epoch.why,
-        _condition(epoch, found, lacking, lost=agreement.lost is not None),
+        _condition(epoch, found, lacking, controller),
         found,
         list_settings(epoch.settings),
         newest_scrub(agreement, epoch, answering) if answering else None,
@@ -256,15 +267,17 @@ def _why_out(epoch: Epoch, root: str) -> str | None:
 
 
 def _condition(
-    epoch: Epoch, found: Sequence[Replica], lacking: Lacking | None, *, lost: bool
+    epoch: Epoch, found: Sequence[Replica], lacking: Lacking | None, controller: Condition | None
 ) -> Condition:
     of_set = [one.answer for one in found if one.member in epoch.in_sync]
     answering = of_set.count("answers")
     perhaps = answering + of_set.count("not asked")
+    if controller == "outdated controller":
+        return controller
     if not perhaps:
         return "offline"
-    if lost:
-        return "no controller"
+    if controller is not None:
+        return controller
     if perhaps < epoch.min_insync:
         return "below minimum"
     if answering < max(1, epoch.min_insync):

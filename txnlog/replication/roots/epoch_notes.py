@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from txnlog.errors import ObjectNotFound, StorageError, TxnlogError
+from txnlog.errors import ObjectNotFound, OutdatedController, TxnlogError
 from txnlog.replication import root_names
 from txnlog.replication.roots.controller import Controller, list_numbers
 from txnlog.replication.roots.epochs import DECODER, Epoch, Member, check_epoch
@@ -49,7 +49,7 @@ def note_epoch(
 
     Raises:
         MemberFailed: one of them does not.
-        StorageError: one has another epoch of this number, or a later one than the controller.
+        OutdatedController: one has another epoch of this number, or a later one.
     """
     data = encode_epoch(epoch)
 
@@ -62,14 +62,17 @@ def note_epoch(
     for member, noted in found.items():
         if noted is None or noted == epoch or not agreement.is_newest(epoch):
             continue
-        error = StorageError(
-            f"{member} has an epoch {noted.number} that the controller at "
-            f"{agreement.controller.storage.url} does not have: was that one restored from a "
-            "backup, or another one made by `txnlog replicas recover`? Open the store by that "
-            "one's URL, or by a root's"
-        )
-        error.retriable = False
-        raise error
+        raise unknown_epoch(agreement, member, noted)
+
+
+def unknown_epoch(agreement: Asks, member: Member, noted: Epoch) -> OutdatedController:
+    """A member has an epoch that the controller does not have."""
+    return OutdatedController(
+        f"{member} has an epoch {noted.number} that the controller at "
+        f"{agreement.controller.storage.url} does not have: was that one restored from a "
+        "backup? Then take it away: `txnlog replicas recover` makes it anew. If that was done, "
+        "open the store by that one's URL, or by a root's"
+    )
 
 
 def encode_epoch(epoch: Epoch) -> bytes:

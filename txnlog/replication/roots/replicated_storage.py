@@ -23,6 +23,7 @@ from txnlog.replication.roots.election import change_settings
 from txnlog.replication.roots.epochs import FACTOR, Epoch, Member, by_last_in_sync, root_of
 from txnlog.replication.roots.everywhere import Everywhere
 from txnlog.replication.roots.members import MemberOpener
+from txnlog.replication.roots.outdated_controller import check_controller
 from txnlog.replication.roots.placed_data import (
     confirm_placed,
     list_placed,
@@ -510,6 +511,7 @@ class ReplicatedStorage(Storage):
         return is_placed(self.agreement.epoch(), name)
 
     def set_replication_factor(self, topic: str, factor: int, *, dry_run: bool = False) -> None:
+        check_controller(self.agreement, self.open_member)
         change_settings(self.agreement, {f"{FACTOR}.{topic}": factor}, dry_run=dry_run)
 
     def run_ahead(
