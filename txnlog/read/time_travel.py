@@ -18,9 +18,6 @@ from txnlog.read.topic_view import PartitionView, TopicView
 from txnlog.state.cut import Part
 from txnlog.state.time_cut import cut_at_time
 
-At = datetime | int | str
-"""A moment: a datetime with a zone, milliseconds since 1970, or the token of a snapshot."""
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
