@@ -12,6 +12,7 @@ from pyarrow import parquet
 
 import txnlog
 from tests.support.cli.cli_command import cli, cli_each
+from tests.support.steps import end_batches
 from txnlog.segments.parquet import encodings
 
 BROKER = Path(__file__).parents[1] / "kafka" / "broker"
@@ -45,6 +46,23 @@ def test_entries_have_the_topics_offsets(indexed: tuple[Path, Path]) -> None:
     alone = cli("index", "dump", "--file", path, "-o", "json").json()
     assert [e["offset"] + 1 for e in alone] == [e["offset"] for e in found[: len(alone)]]
     assert [e["number"] for e in alone] == [*range(len(batches) - 1)]
+
+
+@pytest.mark.parametrize("verb", ["dump", "verify", "rebuild"])
+def test_small_segments_have_none(tmp_path: Path, verb: str) -> None:
+    """Which people are told; and in a shared file there are several of them."""
+    store = txnlog.open(str(tmp_path), create=True)
+    store.topics.create("t", partitions=2)
+    with store.producer() as producer:
+        for number in range(4):
+            producer.send("t", b"%d" % number, partition=number % 2)
+            end_batches(producer)
+    done = cli("index", verb, "t", "--store", tmp_path, "-o", "json")
+    assert (done.code, json.loads(done.out)) == (0, [])
+    assert "there are no index files" in done.err
+    refused = cli("index", verb, "--file", tmp_path / store.topics.segments("t")[0].paths.log)
+    assert refused.code == (0 if verb == "dump" else 1)
+    assert verb == "dump" or "is shared by several segments" in refused.err
 
 
 def test_damaged_and_missing_indexes_are_told_and_come_back(indexed: tuple[Path, Path]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from txnlog.cli.commands.index.placed_segments import find_placed_segments
 from txnlog.cli.input.segment_choice import (
     FileOption,
     OptionalTargetArgument,
@@ -43,8 +44,8 @@ def dump_indexes(
 ) -> None:
     """Show the entries of index files as they lie.
 
-    Segments of a single batch have none. Of Parquet files the page index is shown: with which
-    offsets pages begin.
+    Segments of one batch, or of less than 1 MiB, have none. Of Parquet files the page index is
+    shown: with which offsets pages begin.
 
     Offsets are those of the topic; with --file they are counted from the one that the file is
     named for. --file may be a segment, then it is all indexes beside it, or an index.
@@ -79,5 +80,5 @@ def _dump_placed(session: Session, choice: SegmentChoice) -> Iterator[IndexEntry
     from txnlog.inspect.placed_indexes import dump_placed_indexes
 
     store = session.open_to_read()
-    for segment in choice.find(store):
+    for segment in find_placed_segments(choice, store, shows_pages=True):
         yield from dump_placed_indexes(store.storage, segment)
