@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf import any_pb2
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     FileDescriptorProto,
@@ -210,6 +211,43 @@ def test_imports_are_in_a_set_or_references(store: Store, tmp_path: Path) -> Non
     assert found.registered.id == 4
     with pytest.raises(InvalidSchema, match=r"order\.proto"):
         store.schemas.add("missing", text_of(file), "PROTOBUF")
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+def test_own_files_of_protobuf_that_others_import(store: Store, *, is_set: bool) -> None:
+    """As ``protoc --include_imports`` writes them: type.proto imports any.proto, too."""
+    file = FileDescriptorProto(name="note.proto", syntax="proto3")
+    file.dependency.append("google/protobuf/any.proto")
+    add(file.message_type.add(name="Note"), 1, "about", ".google.protobuf.Any")
+    own = FileDescriptorProto.FromString(any_pb2.DESCRIPTOR.serialized_pb)
+    text = text_of(own, file) if is_set else text_of(file)
+    store.schemas.add("note", text, "PROTOBUF")
+    store.schemas.add("text", 'import "google/protobuf/any.proto"; message N {}', "PROTOBUF")
+    reader = ValueReader(store.schemas, "protobuf", subject="note")
+    row = {"about": {"type_url": "a/b", "value": b"c"}}
+    assert reader(ValueWriter(store.schemas, "protobuf", subject="note")(row)) == row
+
+
+@pytest.mark.parametrize("name", ["Timestamp", "StringValue"])
+def test_messages_that_are_called_as_protobufs_own(store: Store, name: str) -> None:
+    """Their fields are others, so they are no times and no texts."""
+    file = FileDescriptorProto(name="t.proto", package="google.protobuf", syntax="proto3")
+    add(file.message_type.add(name="M"), 1, "m", f".google.protobuf.{name}")
+    add(file.message_type.add(name=name), 1, "value", "int64")
+    store.schemas.add("s", text_of(file), "PROTOBUF")
+    with pytest.raises(InvalidSchema, match=f"google.protobuf.{name} .* not Protobuf's own"):
+        ValueReader(store.schemas, "protobuf", subject="s")
+
+
+@pytest.mark.parametrize("body", [b"\x0a\1\xff", b"\x12\1\xff", b"\x1a\3\x0a\1\xff"])
+def test_a_text_that_is_not_utf8_is_a_dead_letter(store: Store, body: bytes) -> None:
+    """The parser lets it pass in syntax proto2: alone, in a list, as the key of a map."""
+    text = "message M { optional string s = 1; repeated string r = 2; map<string, string> m = 3; }"
+    store.schemas.add("s", f'syntax = "proto2"; {text}', "PROTOBUF")
+    reader = ValueReader(store.schemas, "protobuf", subject="s")
+    found = reader.decode(pa.array([b"\0\0\0\0\1\0\x0a\1a", b"\0\0\0\0\1\0" + body]))
+    assert found.columns.to_pylist()[0]["s"] == "a"
+    assert found.errors.to_pylist() == [None, "schema 1: a text is not valid UTF-8"]
 
 
 def recursive() -> FileDescriptorProto:

@@ -236,9 +236,13 @@ def _one_by_one(
         stream = BytesIO(held[start:end])
         try:
             values.append(schemaless_reader(stream, schema, None))
-        except (EOFError, IndexError, ValueError, OverflowError, TypeError) as error:
+        except (EOFError, IndexError):  # fastavro's words name an object by its address
             values.append(None)
-            problems.reasons.setdefault(row, f"it ends too early, or is of another type: {error!r}")
+            problems.reasons.setdefault(row, "it ends too early, or is of another type")
+            continue
+        except (ValueError, OverflowError, TypeError) as error:
+            values.append(None)
+            problems.reasons.setdefault(row, f"it is of another type: {error}")
             continue
         if stream.tell() != end - start:
             left = end - start - stream.tell()

@@ -37,12 +37,8 @@ _KNOWN: Final = (
     *("any", "descriptor", "duration", "empty", "field_mask", "source_context", "struct"),
     *("timestamp", "type", "wrappers", "api"),
 )
-"""The files that Protobuf itself has, each behind what it imports."""
+"""The files that Protobuf itself has."""
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
-_WRAPPERS: Final = frozenset(
-    f"google.protobuf.{kind}Value"
-    for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
-)
 _MAIN: Final = "schema.proto"
 """What a schema's own file is called, unless something that it imports is called so."""
 _MOST_INDEXES: Final = 32
@@ -51,6 +47,18 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DOUBLE, _FLOAT, _INT64, _UINT64, _INT32, _FIXED64, _FIXED32, _BOOL, _STRING = range(1, 10)
 _GROUP, _MESSAGE, _BYTES, _UINT32, _ENUM, _SFIXED32, _SFIXED64, _SINT32, _SINT64 = range(10, 19)
 """How descriptors number the types of fields."""
+_OWN: Final[Mapping[str, Mapping[str, int]]] = {
+    _TIMESTAMP: {"seconds": _INT64, "nanos": _INT32},
+    **{
+        f"google.protobuf.{name}Value": {"value": kind}
+        for name, kind in (
+            *(("Double", _DOUBLE), ("Float", _FLOAT), ("Int64", _INT64), ("UInt64", _UINT64)),
+            *(("Int32", _INT32), ("UInt32", _UINT32), ("Bool", _BOOL)),
+            *(("String", _STRING), ("Bytes", _BYTES)),
+        )
+    },
+}
+"""Messages of Protobuf's own that become single values: the types of their fields by name."""
 _ARROW: Final[Mapping[int, Any]] = {
     **dict.fromkeys((_INT32, _SINT32, _SFIXED32), pa.int32()),
     **dict.fromkeys((_INT64, _SINT64, _SFIXED64, _UINT32, _FIXED32), pa.int64()),
@@ -226,13 +234,10 @@ def read_protobuf(
 
     files = _all_files(text, references)
     pool = DescriptorPool()
-    have = {file.name for file in files}
     try:
-        for data in _known_files(have):
-            pool.AddSerializedFile(data)
-        for name, file in {file.name: file for file in files}.items():
+        for file in _imported_first(files):
             pool.AddSerializedFile(file.SerializeToString())
-            found = pool.FindFileByName(name)
+        found = pool.FindFileByName(files[-1].name)
     except (TypeError, ValueError, KeyError) as error:
         raise InvalidSchema(f"it is not a descriptor of Protobuf: {error!s:.300}") from error
     if not found.message_types_by_name:
@@ -240,17 +245,38 @@ def read_protobuf(
     return ProtobufCodec(found, message)
 
 
-def _known_files(have: Collection[str]) -> Iterator[bytes]:
-    """The descriptors of Protobuf's own files that are not there, each behind what it imports."""
+def _imported_first(files: Sequence[Any]) -> Iterator[Any]:
+    """The descriptors that the last file needs, each behind those that it imports.
+
+    Where they bring one of Protobuf's own files, that is taken instead.
+    """
+    known = {file.name: file for file in (*_known_files(()), *files)}
+    left, begun, done = [files[-1].name], set[str](), set[str]()
+    while left:
+        file = known.get(name := left[-1])
+        if file is not None and name not in begun:
+            begun.add(name)
+            left += [one for one in file.dependency if one not in begun]
+            continue
+        left.pop()
+        if file is not None and name not in done:
+            done.add(name)
+            yield file
+
+
+def _known_files(have: Collection[str]) -> Iterator[Any]:
+    """The descriptors of Protobuf's own files that are not there."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
     for known in _KNOWN:
         if f"google/protobuf/{known}.proto" not in have:
-            data: bytes = import_module(f"google.protobuf.{known}_pb2").DESCRIPTOR.serialized_pb
-            yield data
+            data = import_module(f"google.protobuf.{known}_pb2").DESCRIPTOR.serialized_pb
+            yield FileDescriptorProto.FromString(data)
 
 
 def _all_files(text: str, references: Sequence[tuple[str, str]]) -> list[Any]:
     """The descriptors of a schema and of what it refers to, each behind what it imports."""
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     files: list[Any] = []
     texts: dict[str, str] = {}
@@ -271,7 +297,7 @@ def _all_files(text: str, references: Sequence[tuple[str, str]]) -> list[Any]:
     else:
         own[-1].name = main
     have = {file.name: file for file in files}
-    known = map(FileDescriptorProto.FromString, _known_files({*have, *texts}))
+    known = _known_files({*have, *texts})
     descriptors = FileDescriptorSet(file=[*known, *have.values()]).SerializeToString()
     compiled = compile_proto(main, tuple(texts.items()), descriptors)
     return [*FileDescriptorSet.FromString(compiled).file]
@@ -399,10 +425,11 @@ class _Columns:
         if not _is_message(field):
             return _ARROW[field.type]
         name = field.message_type.full_name
-        if name == _TIMESTAMP:
-            return pa.timestamp("us", "UTC")
-        if name in _WRAPPERS:
-            return _ARROW[field.message_type.fields_by_name["value"].type]
+        if name in _OWN:
+            found = {one.name: one.type for one in field.message_type.fields if not one.is_repeated}
+            if found != _OWN[name]:
+                raise InvalidSchema(f"{name} of this schema is not Protobuf's own")
+            return pa.timestamp("us", "UTC") if name == _TIMESTAMP else _ARROW[found["value"]]
         return pa.struct(self.fields(field.message_type, depth + 1))
 
 
@@ -424,7 +451,7 @@ def _to_row(message: Any, kind: Any, rows: RowColumns) -> dict[str, Any]:  # noq
         value = getattr(message, field.name)
         if _is_map(field):
             inner = field.message_type.fields_by_name["value"]
-            row[field.name] = [(key, _to_value(value[key], inner, rows)) for key in value]
+            row[field.name] = [(_text(key), _to_value(value[key], inner, rows)) for key in value]
         elif field.is_repeated:
             row[field.name] = [_to_value(item, field, rows) for item in value]
         elif field.has_presence and not message.HasField(field.name):
@@ -439,11 +466,20 @@ def _to_value(value: Any, field: Any, rows: RowColumns) -> Any:  # noqa: ANN401 
         known = field.enum_type.values_by_number.get(value)
         return str(value) if known is None else known.name
     if not _is_message(field):
-        return value
+        return _text(value) if field.type == _STRING else value
     kind = field.message_type
     if kind.full_name == _TIMESTAMP:
         return _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
-    return value.value if kind.full_name in _WRAPPERS else _to_row(value, kind, rows)
+    if kind.full_name in _OWN:
+        return _to_value(value.value, kind.fields_by_name["value"], rows)
+    return _to_row(value, kind, rows)
+
+
+def _text(value: Any) -> Any:  # noqa: ANN401 - any value of Protobuf
+    """What is no bytes. Raises ValueError: a text of syntax proto2 is not valid UTF-8."""
+    if isinstance(value, bytes):
+        raise ValueError("a text is not valid UTF-8")  # noqa: TRY004 - of a value
+    return value
 
 
 def _fill(message: Any, row: Mapping[str, Any], kind: Any) -> None:  # noqa: ANN401 - protobuf's
@@ -480,7 +516,7 @@ def _fill_message(message: Any, value: Any, kind: Any) -> None:  # noqa: ANN401 
         since = value - _EPOCH
         message.seconds = since.days * 86_400 + since.seconds
         message.nanos = since.microseconds * 1000
-    elif kind.full_name in _WRAPPERS:
+    elif kind.full_name in _OWN:
         message.value = _from_value(value, kind.fields_by_name["value"])
     elif value is not None:
         _fill(message, value, kind)
