@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -118,6 +119,30 @@ def test_credentials_in_the_address_are_taken_out_of_it(registry: Registry) -> N
         with pytest.raises(InvalidOption) as refused:
             SchemaRegistry(wrong)  # type: ignore[arg-type]
         assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "how"),
+    [
+        ("http://a..b/", {}),
+        (f"http://{'a' * 64}/", {}),
+        ("http://h/\u00e4", {}),
+        ("http://h/", {"token": "\u20ac"}),
+        ("http://h/", {"token": "a\nb"}),
+        ("http://h/", {"token": 7}),
+        ("http://h/", {"user_info": b"key:secret"}),
+        ("http://h/", {"timeout_s": "5"}),
+    ],
+)
+def test_what_no_request_could_have(url: str, how: dict[str, Any]) -> None:
+    """It is refused at once, as other arguments."""
+    with pytest.raises(InvalidOption):
+        SchemaRegistry(url, **how)
+
+
+def test_a_host_in_other_letters() -> None:
+    """It is asked as the names of hosts have it: each letter of ASCII."""
+    assert "//xn--bcher-kva.example" in repr(SchemaRegistry("http://b\u00fccher.example"))
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(?P<text>'(?:[^']|'')*')"""
     r"""|(?P<quoted>"(?:[^"]|"")+")|(?P<word>\w+)|(?P<sign><=|>=|<>|!=|[=<>(),.+*-]))"""
 )
+_PATTERN: Final = re.compile(r"(?:[^\\]|\\[%_\\])*", re.DOTALL)
+"""Of LIKE. Whatever else stands behind a backslash is an error in Spark."""
 COMPARISONS: Final = {
     "=": "equal",
     "!=": "not_equal",
@@ -176,6 +178,8 @@ class _Parser:
             pattern = self._primary()
             if not isinstance(pattern, Literal) or not isinstance(pattern.value, str):
                 raise ValueError("LIKE needs a text in single quotes")
+            if _PATTERN.fullmatch(pattern.value) is None:
+                raise ValueError("behind a \\ in the text of LIKE there is %, _ or another \\")
             found = Call("like", (node, pattern))
         elif negated:
             raise ValueError("behind NOT there is IN, BETWEEN or LIKE")

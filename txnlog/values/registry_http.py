@@ -36,16 +36,25 @@ class RegistryHttp:
         user_info = user_info or found
         if user_info is not None and token is not None:
             raise InvalidOption(f"{self.url}: give a user_info or a token, not both")
-        if not 0 < timeout_s <= _MOST_TIMEOUT_S:
+        if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= _MOST_TIMEOUT_S:
             raise InvalidOption(f"timeout_s is {timeout_s!r:.60}; it is above 0, and up to 600")
         self._timeout_s = timeout_s
+        for given in (user_info, token):
+            if not isinstance(given, str | None):
+                raise InvalidOption(
+                    f"{self.url}: credentials are a text, not {type(given).__name__}"
+                )
         self._authorization = None
         if user_info is not None:
-            self._authorization = f"Basic {base64.b64encode(user_info.encode()).decode()}"
+            named = user_info.encode(errors="surrogateescape")  # as the environment has it
+            self._authorization = f"Basic {base64.b64encode(named).decode()}"
         elif token is not None:
             self._authorization = f"Bearer {token}"
-        if self._authorization is not None and not self._authorization.isprintable():
-            raise InvalidOption(f"{self.url}: credentials have a line's end, or the like")
+        sent = self._authorization or ""
+        if not sent.isascii() or not sent.isprintable():
+            raise InvalidOption(
+                f"{self.url}: a token has letters of ASCII, and no line's end or the like"
+            )
 
     def get(self, address: str, missing: str) -> bytes:
         """What is at an address below the URL.
@@ -115,11 +124,14 @@ def _split(url: object) -> tuple[str, str | None]:
     try:
         parts = urlsplit(url)
         port = "" if parts.port is None else f":{parts.port}"
+        hostname = (parts.hostname or "").encode("idna").decode()
     except ValueError:
         raise InvalidOption("a registry's URL is not valid") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+    if not parts.path.isascii():
+        raise InvalidOption("what is no ASCII in the path of a registry's URL is written as %C3%A4")
+    if parts.scheme not in ("http", "https") or not hostname or parts.query:
         raise InvalidOption("a registry's URL is http:// or https://, a host, and a path at most")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    host = f"[{hostname}]" if ":" in hostname else hostname
     plain = urlunsplit((parts.scheme, host + port, parts.path.rstrip("/"), "", ""))
     if parts.username is None:
         return plain, None
