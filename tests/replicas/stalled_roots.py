@@ -15,6 +15,21 @@ from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Upload
 
 LAG_MS = 200
+REQUESTS = (
+    "put_if_absent",
+    "put",
+    "replace",
+    "upload",
+    "get",
+    "get_range",
+    "size",
+    "list_names",
+    "list_folders",
+    "list_all",
+    "confirm",
+    "delete",
+)
+"""All kinds."""
 
 
 class Gate:
@@ -49,6 +64,18 @@ class Gate:
                 self._waiting.release()
 
         return gated
+
+    def close_at(self, folder: Path, first: str) -> None:
+        """All requests wait from the first one of a kind on."""
+        method = getattr(LocalStorage, first)
+
+        def begin(storage: LocalStorage, *given: Any) -> Any:
+            if storage.url != str(folder) or self.asked or self._opened.is_set():
+                return method(storage, *given)
+            self.close(folder, *REQUESTS)
+            return getattr(storage, first)(*given)
+
+        self._patch.setattr(LocalStorage, first, begin)
 
     def _lets_through(self) -> bool:
         with self._lock:

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 
+import txnlog
 from tests.replicas.stalled_roots import LAG_MS, Gate
-from tests.support.replication.replica_folders import SECOND, lose, make, reopened
+from tests.support.replication.replica_folders import FIRST, SECOND, lose, make, reopened, write
 from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replication import Replicas, recover_controller
 from txnlog.replication.examination import _check_pointers
 from txnlog.replication.roots.agreement import MemberFailed
 from txnlog.replication.roots.epoch_cleaning import clean_epochs
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
+from txnlog.replication.roots.scrub import scrub
 from txnlog.replication.roots.trim import read_notes
 from txnlog.replication.roots.watermarks import watermarks
+from txnlog.results import MaintenanceFailure
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.store import attach
 from txnlog.testing import VirtualClock
 
 Look = Callable[[Path, ReplicatedStorage], object]
+
+
+LONGEST_S = 20
+"""Then a request that hangs goes on, and who has waited for it fails the test."""
 
 
 @pytest.fixture
@@ -126,3 +134,71 @@ def test_all_that_a_root_has(
     monkeypatch.setattr(LocalStorage, "list_all", hang)
     look(storage)
     assert gate.asked[0] == "list_all"
+
+
+Do = Callable[[Path, txnlog.Store], object]
+
+
+def scrubs(_: Path, store: txnlog.Store) -> object:
+    found = find_replicated(store.storage)
+    assert found is not None
+    return scrub(found, lambda *_: None)
+
+
+def repairs(folder: Path, store: txnlog.Store) -> object:
+    """The second root has lost a segment."""
+    for path in (folder / SECOND / "topics").rglob("*-0.log"):
+        path.unlink()
+    return [*Replicas(store).verify(repair=True)]
+
+
+def adds(folder: Path, store: txnlog.Store) -> object:
+    return Replicas(store).add(str(folder / "c"))
+
+
+def forgets(_: Path, store: txnlog.Store) -> object:
+    Replicas(store).remove("r1")
+    return Replicas(store).forget("r1-0")
+
+
+@pytest.mark.parametrize(
+    ("do", "where", "first"),
+    [
+        (scrubs, SECOND, "get_range"),
+        (repairs, SECOND, "put_if_absent"),
+        (adds, FIRST, "confirm"),
+        (adds, FIRST, "get_range"),
+        (forgets, SECOND, "delete"),
+        (forgets, "b", "get"),
+    ],
+)
+def test_whoever_changes_something_ends_too(
+    tmp_path: Path, gate: Gate, do: Do, where: str, first: str
+) -> None:
+    """At whichever request a root begins to hang."""
+    store = make(tmp_path, **{"replica.lag.time.max.ms": LAG_MS})
+    store.topics.create("t", partitions=1)
+    write(store, "1")
+    gate.close_at(tmp_path / where, first)
+    watch = Timer(LONGEST_S, gate.let_go)
+    watch.start()
+    try:
+        with pytest.raises(StorageError, match=r"no answer|not answered yet"):
+            do(tmp_path, store)
+    finally:
+        watch.cancel()
+    assert gate.asked
+
+
+def test_a_root_that_is_out_does_not_stop_maintenance(tmp_path: Path, gate: Gate) -> None:
+    store = make(tmp_path, **{"replica.lag.time.max.ms": LAG_MS, "replica.auto.return": True})
+    bring_back = lose(tmp_path / "b")
+    store.topics.create("t", partitions=1)
+    bring_back()
+    gate.close(tmp_path / "b", "get")
+    watch = Timer(LONGEST_S, gate.let_go)
+    watch.start()
+    assert not [one for one in store.maintain() if isinstance(one, MaintenanceFailure)]
+    watch.cancel()
+    assert gate.asked == ["get"]
+    assert Replicas(store).describe().out == ("r1",)

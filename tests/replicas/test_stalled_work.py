@@ -12,27 +12,13 @@ from typing import Any
 import pytest
 
 import txnlog
-from tests.replicas.stalled_roots import LAG_MS, Gate, end_at_a_pause
+from tests.replicas.stalled_roots import LAG_MS, REQUESTS, Gate, end_at_a_pause
 from tests.support.log.proposing import Losing
 from tests.support.replication.replica_folders import FIRST, SECOND, make, reopened, values
 from tests.support.steps import another, upload
 from tests.support.tiers import more
 from txnlog.results import MaintenanceFailure
 
-REQUESTS = (
-    "put_if_absent",
-    "put",
-    "replace",
-    "upload",
-    "get",
-    "get_range",
-    "size",
-    "list_names",
-    "list_folders",
-    "list_all",
-    "confirm",
-    "delete",
-)
 T0 = txnlog.TopicPartition("t", 0)
 SETTINGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01}
 

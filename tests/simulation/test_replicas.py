@@ -39,6 +39,7 @@ from txnlog.replication.roots import (
     placement,
     puts,
     reassignment,
+    recovery,
     replicated_storage,
     root_join,
     same_bytes,
@@ -115,6 +116,17 @@ def test_a_controller_that_is_lost_when_a_root_has_come(runs: int) -> None:
     total = run_seeds(range(9600, 9600 + runs), ROUGH, grows=True)
     assert total["joined"] > 0
     assert total["found"] > 10 * runs
+
+
+@pytest.mark.condition(59)
+@pytest.mark.parametrize("runs", [3, pytest.param(40, marks=pytest.mark.slow)])
+def test_a_controller_that_is_lost_is_made_anew_and_work_goes_on(runs: int) -> None:
+    """Twice, by two at once, by whatever root; either may be killed, and others write meanwhile."""
+    total = run_seeds(range(9700, 9700 + runs), ROUGH, loses=True)
+    assert total["recovered"] >= runs
+    assert total["acknowledged"] > 10 * runs
+    run_seeds(range(9750, 9750 + runs // 2), ROUGH, loses=True, operated=True, roots=4)
+    run_seeds(range(9800, 9800 + runs // 2), ROUGH, loses=True, grows=True)
 
 
 @pytest.mark.condition(59)
@@ -481,6 +493,11 @@ def who_knows_an_epoch_asks_no_root(patch: Patch) -> None:
     )
 
 
+def an_old_note_tells(patch: Patch) -> None:
+    """R16. A controller is made anew from whatever epoch a root has."""
+    patch.setattr(recovery._Kept, "newest", lambda kept: next(iter(kept._found.values()), None))
+
+
 BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (followers_are_given_nothing, {}),
     (who_was_out_leads, {}),
@@ -508,6 +525,7 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (readers_decide, {}),
     (nobody_keeps_epochs, {}),
     (no_leader_knows_who_joins, {"grows": True, "first": 1}),
+    (an_old_note_tells, {"loses": True}),
     (the_newest_note_is_cleaned, {"cleans": 2}),
     (readers_leave_out_what_they_do_not_see, {"first": 101}),
     (who_knows_an_epoch_asks_no_root, {"severs": True, "roots": 2, "first": 24}),

@@ -99,16 +99,19 @@ class Disk(MarkedDisk):
             raise MarkGone(f"{self.url} is not mounted")
 
 
-class RootFolder(ForwardingStorage):
+class RootFolder(HeapStorage):
     """A root, with its mark and the folders of its incarnations."""
 
-    def __init__(self, url: str, root: str, controller: str, members: Iterable[Member]) -> None:
-        heap = HeapStorage()
-        heap.url = url
-        heap.put(root_names.REPLICA_FILE, envelope.encode(OwnerMark(controller, root)))
+    def __init__(self, url: str, root: str, controller: str) -> None:
+        super().__init__()
+        self.url = url
+        self.put(root_names.REPLICA_FILE, envelope.encode(OwnerMark(controller, root)))
+
+    def show(self, members: Iterable[Member]) -> None:
+        """It has the folders of these incarnations."""
         for member in members:
-            heap.put(f"{root_names.incarnation_folder(incarnation_of(member))}/x", b"")
-        super().__init__(heap)
+            folder = root_names.incarnation_folder(incarnation_of(member))
+            self.put_if_absent(f"{folder}/x", b"")
 
 
 class NotesOpener:
@@ -123,6 +126,9 @@ class NotesOpener:
 
     def at(self, _: Root, member: Member) -> Storage:
         return self._open_member(self._any, member)
+
+    def __call__(self, epoch: Epoch, member: Member) -> Storage:
+        return self._open_member(epoch, member)
 
 
 class TimedPuts(ForwardingStorage):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any, Self
 
 from tests.support.replication.replica_gates import (
@@ -33,16 +34,18 @@ from tests.support.replication.world_entries import (
 from txnlog import names
 from txnlog.clock import Clock
 from txnlog.errors import (
+    CorruptEntry,
     InvalidOption,
     LogTruncated,
     NotAStore,
     NotEnoughReplicas,
     ObjectNotFound,
     StorageError,
+    StoreExists,
 )
 from txnlog.log.create_once import create_once
 from txnlog.replication import root_names
-from txnlog.replication.roots.controller import Controller
+from txnlog.replication.roots.controller import Controller, list_epochs
 from txnlog.replication.roots.controller_move import move
 from txnlog.replication.roots.election import change_settings, elect, take_out
 from txnlog.replication.roots.epoch_cleaning import clean_epochs
@@ -63,7 +66,7 @@ from txnlog.replication.roots.members import put_mark
 from txnlog.replication.roots.old_incarnations import forget
 from txnlog.replication.roots.placement import copies, places
 from txnlog.replication.roots.reassignment import reassign
-from txnlog.replication.roots.recovery import kept_epochs
+from txnlog.replication.roots.recovery import kept_epochs, recover_at
 from txnlog.replication.roots.replica_return import return_roots
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.root_join import join
@@ -95,26 +98,50 @@ class Violation(AssertionError):
     """A promise was broken."""
 
 
+_ANEW = b" was lost: now "
+"""In the first epoch of a controller that was made anew."""
+SPARE = tuple(f"spare-{number}" for number in range(8))
+"""Places for a controller that is made anew."""
 _OPERATIONS = ("elect", "take out", "config", "verify", "move", "forget")
 
 
 class Place(HeapStorage):
     """A place of the controller's. All places note each epoch as it was first put, by its name."""
 
-    def __init__(self, decided: dict[str, bytes]) -> None:
+    def __init__(self, name: str, decided: dict[str, bytes]) -> None:
         super().__init__()
+        self.url = f"heap://{name}"
         self._decided = decided
         self.kept = 0
         """So many epochs are never deleted; 0: none is."""
 
+    def was_probed(self) -> bool:
+        return True
+
     def put_if_absent(self, name: str, data: bytes) -> bool:
         put = super().put_if_absent(name, data)
         last = name.removeprefix(f"{root_names.EPOCHS}/")
+        if put and _ANEW in data:
+            self._begin_anew(last, data)
+        elif put and b"before are lost with the controller" in data:
+            return put
         if put and last != name and self._decided.setdefault(last, data) != data:
             later = [other for other in self._decided if entry_number(other) > entry_number(last)]
             if not self.kept or len(later) < self.kept:
                 raise Violation(f"two epochs {name}: {self._decided[last]!r}, {data!r}")
         return put
+
+    def _begin_anew(self, last: str, data: bytes) -> None:
+        """Nothing was acknowledged under the epochs that this one does not follow from."""
+        before = self._decided.get(last, data)
+        if before == data:
+            return
+        if _ANEW in before:
+            raise Violation(f"two controllers: {before!r}, {data!r}")
+        is_newest = self.url.encode() in data.partition(_ANEW)[2]
+        for gone in [other for other in self._decided if other >= last and is_newest]:
+            del self._decided[gone]
+        self._decided[last] = data  # else somebody has gone on from there before that was done
 
 
 class MemberHeap(HeapStorage):
@@ -142,8 +169,13 @@ class Roots:
         """A root that is none at first."""
         self.heaps: dict[Member, MemberHeap] = {}
         self._decided: dict[str, bytes] = {}
-        self.places = {name: Place(self._decided) for name in (CONTROLLER, "new")}
+        self.places = {name: Place(name, self._decided) for name in (CONTROLLER, "new")}
         """Where the controller is, or was, or may be moved to."""
+        self.spare = {name: Place(name, self._decided) for name in SPARE}
+        """Where it is made anew, once it is lost."""
+        self.lost: set[str] = set()
+        """Places that are lost for good."""
+        self.folders: dict[str, RootFolder] = {}
         self.controller = self.places[CONTROLLER]
         self.down: set[str] = set()
         self.gone: set[str] = set()
@@ -175,7 +207,7 @@ class Roots:
 
     def gate(self, storage: Storage, root: str, process: str, member: Member = "") -> Gate:
         def reaches() -> bool:
-            is_away = root in self.down or root in self.gone
+            is_away = root in self.down or root in self.gone or root in self.lost
             is_cut = is_away or (process, root) in self.cut | self.severed
             return not is_cut and member not in self.dead
 
@@ -204,7 +236,10 @@ class Roots:
         def open_place(url: str) -> Storage:
             return self.place(process, self.place_of(url))
 
-        given = [name for name, heap in self.places.items() if heap.list_names(root_names.EPOCHS)]
+        there = self._all_places()
+        given = [name for name, heap in there.items() if heap.list_names(root_names.EPOCHS)]
+        if self.lost and (made := self.made_anew()):
+            given = [made]
         which = process.chance.choice(given) if len(given) > 1 else CONTROLLER
         controller = self.place(process, which)
 
@@ -232,13 +267,26 @@ class Roots:
             opener, open_root(f"heap://{root}"), slowness, known, first
         )
 
+    def _all_places(self) -> dict[str, Place]:
+        return self.places | (self.spare if self.lost else {})
+
+    def made_anew(self) -> str | None:
+        """Where the controller is since it was lost; None if it is nowhere."""
+        name = self.epoch().controller.removeprefix("heap://")
+        if name not in self.spare or name in self.lost:
+            return None
+        return name if 0 in list_epochs(self.spare[name]) else None  # else it goes on
+
     def root(self, url: str, process: str) -> Storage:
         return self.gate(self._folder(url), url.removeprefix("heap://"), process)
 
     def _folder(self, url: str) -> RootFolder:
         name = url.removeprefix("heap://")
         members = [member for member in self.heaps if root_of(member) == name]
-        return RootFolder(url, name, "heap://ctl", members)
+        if name not in self.folders:
+            self.folders[name] = RootFolder(url, name, "heap://ctl")
+        self.folders[name].show(members)
+        return self.folders[name]
 
     def kept(self, root: str, clock: Clock) -> Epoch:
         """The newest epoch that is found by a root if the controller is lost, and all answer."""
@@ -251,8 +299,11 @@ class Roots:
         propose = controller.propose
 
         def watched(epoch: Epoch, at: str = "") -> bool:
+            lost = {*self.lost}
             put = propose(epoch, at)
-            decided = self.epochs()[epoch.number]
+            if lost != self.lost or (self.lost and not self.made_anew()):
+                return put
+            decided = self.since(epoch.number)[0]
             if put and decided != epoch:
                 raise Violation(f"two epochs: {epoch} was put, and others follow {decided}")
             return put
@@ -261,10 +312,10 @@ class Roots:
 
     def place(self, process: Process, name: str) -> Storage:
         """A place of the controller's, as a process sees it."""
-        return view_of(process, self.gate(self.places[name], name, process.name))
+        return view_of(process, self.gate(self._all_places()[name], name, process.name))
 
     def place_of(self, url: str) -> str:
-        return next(name for name, heap in self.places.items() if heap.url == url)
+        return next(name for name, heap in self._all_places().items() if heap.url == url)
 
     def plain(
         self, clock: Clock, process: str = "test", *, observes: bool = False
@@ -276,9 +327,9 @@ class Roots:
 
         def open_place(url: str) -> Storage:
             name = self.place_of(url)
-            return self.gate(self.places[name], name, process)
+            return self.gate(self._all_places()[name], name, process)
 
-        controller = open_place(self.controller.url)
+        controller = open_place(f"heap://{self.made_anew() or CONTROLLER}")
         found = ReplicatedStorage(
             controller, open_member, clock=clock, open_place=open_place, writes=not observes
         )
@@ -292,9 +343,14 @@ class Roots:
             if data not in self._decoded:
                 self._decoded[data] = envelope.decode(data, DECODER, "epoch")
         epochs = [self._decoded[found[name]] for name in sorted(found)]
-        if [epoch.number for epoch in epochs] != [*range(len(epochs))]:
+        if [epoch.number for epoch in epochs] != [*range(len(epochs))] and not self.lost:
             raise Violation(f"an epoch is not there: {[epoch.number for epoch in epochs]}")
         return epochs
+
+    def since(self, number: int) -> list[Epoch]:
+        """All from a number on, or the newest one, if it has a lower one since others are lost."""
+        epochs = self.epochs()
+        return [epoch for epoch in epochs if epoch.number >= number] or epochs[-1:]
 
     def epoch(self) -> Epoch:
         return self.epochs()[-1]
@@ -322,6 +378,7 @@ class World:
         cleans: int = 0,
         severs: bool = False,
         grows: bool = False,
+        loses: bool = False,
     ) -> None:
         chance = random.Random(seed)
         least = chance.choice([1, 1, 2])
@@ -366,6 +423,8 @@ class World:
         self.severs = severs
         """Who only reads does not reach the controller at times, and others go on."""
         self.alone = 0
+        self.loses = loses
+        """The controller is lost for good, and made anew, twice."""
         self.simulation = Simulation(
             seed, storage=self.roots.controller, rates=rates, step_ms=(0, 20)
         )
@@ -382,6 +441,9 @@ class World:
         self.slow_roots: list[str] = []
         """One after the other, as they became slow."""
         self.done: dict[str, int] = {}
+        self.opened: dict[str, int] = {}
+        """By process, how many controllers were lost when it opened the store."""
+        self.recovered = 0
 
     # -- the judge -------------------------------------------------------------------------------
 
@@ -400,6 +462,8 @@ class World:
                     raise Violation(f"lost: {named}, which {name} names, at {member} in {epoch}")
             if len(epoch.in_sync) < 1:
                 raise Violation("nobody is in sync")
+        if epoch.number < self.acked_in:
+            raise Violation(f"lost: {epoch}, and something was acknowledged under {self.acked_in}")
         if places(epoch):
             self._judge_placed(epoch)
         for member in {*epoch.in_sync} - self.roots.dead:
@@ -463,6 +527,7 @@ class World:
         """Upload data, then place it at the log's end, as a transaction's writer does."""
         storage = self.roots.storage(process)
         while self.left_for(process):
+            storage = self._reopened(process, storage)
             try:
                 self.appending += 1
                 try:
@@ -475,6 +540,14 @@ class World:
                 pass
             process.clock.sleep(process.chance.uniform(0, 1.5))
         self.writing -= 1
+
+    def _reopened(self, process: Process, storage: ReplicatedStorage) -> ReplicatedStorage:
+        """Where the controller was lost, and made anew; else it stays open."""
+        was = self.opened.get(process.name, 0)
+        if was == len(self.roots.lost) or not self.roots.made_anew():
+            return storage
+        self.opened[process.name] = len(self.roots.lost)
+        return self.roots.storage(process, observes=storage.agreement.observes)
 
     def _append(self, process: Process, storage: ReplicatedStorage) -> None:
         token = process.clock.token()
@@ -537,7 +610,7 @@ class World:
         # The half is for the requests themselves.
         if not self.timed or took_s <= (2 * max(len(slow), 1) + 0.5) * LAG_MS / 1000:
             return
-        for epoch in self.roots.epochs()[began_in:]:
+        for epoch in self.roots.since(began_in):
             if len(epoch.in_sync) < epoch.min_insync:
                 return  # nothing is acknowledged until one that joins has copied everything
             if [root_of(member) for member in epoch.in_sync] in [[root] for root in slow]:
@@ -555,7 +628,7 @@ class World:
 
     def _check_copies(self, name: str, entry: bytes, began_in: int) -> None:
         """When it is acknowledged, as many roots as ``min.insync.replicas`` says have it."""
-        since = self.roots.epochs()[began_in:]
+        since = self.roots.since(began_in)
         if all(len(epoch.in_sync) < epoch.min_insync for epoch in since):
             raise Violation(f"too few: {name} was acknowledged in {since}")
         heaps = self.roots.heaps.items()
@@ -574,7 +647,7 @@ class World:
         """When data has been put, as many roots have it as its epoch says."""
         heaps = self.roots.heaps.items()
         having = {root_of(member) for member, heap in heaps if _get(heap, name) is not None}
-        wanted = min(copies(epoch, name) for epoch in self.roots.epochs()[began_in:])
+        wanted = min(copies(epoch, name) for epoch in self.roots.since(began_in))
         if len(having) < wanted and not self.roots.dead:
             raise Violation(f"too few: {name} was put, and {having} have it instead of {wanted}")
 
@@ -661,6 +734,7 @@ class World:
         """Change at how many roots data is, and move it."""
         storage = self.roots.storage(process)
         while self.writing:
+            storage = self._reopened(process, storage)
             process.clock.sleep(process.chance.uniform(0, 4))
             with suppress(StorageError, InvalidOption):
                 if process.chance.random() < 0.3:
@@ -673,6 +747,7 @@ class World:
         """Bring roots back that are out, as an operator does."""
         storage = self.roots.storage(process)
         while self.writing:
+            storage = self._reopened(process, storage)
             late = self.operated or self.scarce
             process.clock.sleep(process.chance.uniform(0, 20 if late else 2))
             with suppress(StorageError):
@@ -706,6 +781,7 @@ class World:
             return url.removeprefix("heap://"), url
 
         while self.writing:
+            storage = self._reopened(process, storage)
             process.clock.sleep(process.chance.uniform(0, 2))
             with suppress(StorageError):
                 for _ in return_roots(storage, prepare, self._is_sound):
@@ -715,8 +791,9 @@ class World:
         """Elect, take out, change settings, verify and repair, and forget, as an operator does."""
         storage = self.roots.storage(process)
         while self.writing:
+            storage = self._reopened(process, storage)
             process.clock.sleep(process.chance.uniform(0, 6))
-            with suppress(StorageError, InvalidOption, NotAStore):
+            with suppress(StorageError, InvalidOption, NotAStore, StoreExists):
                 epoch = storage.agreement.refresh()
                 root = process.chance.choice(self.roots.names)
                 match process.chance.choice(_OPERATIONS):
@@ -731,7 +808,8 @@ class World:
                         for _ in verify(storage, lambda *_: None, with_contents=True, repair=True):
                             pass
                     case "move":
-                        place = process.chance.choice([*self.roots.places])
+                        places = self.roots.spare if self.roots.lost else self.roots.places
+                        place = process.chance.choice([*places])
                         move(storage.agreement, self.roots.place(process, place))
                     case "forget":
                         forget(storage, f"{root}-{process.chance.randrange(4)}")
@@ -740,6 +818,7 @@ class World:
         """Delete old epochs, as maintenance does."""
         storage = self.roots.storage(process)
         while self.writing:
+            storage = self._reopened(process, storage)
             process.clock.sleep(process.chance.uniform(0, 2))
             with suppress(StorageError):
                 done = clean_epochs(storage.agreement, kept=self.cleans)
@@ -758,6 +837,66 @@ class World:
                 self.roots.severed.add(("read", process.chance.choice(self.roots.names)))
             process.clock.sleep(process.chance.uniform(0, 30))
             self.roots.severed.clear()
+
+    def lose_controller(self, process: Process) -> None:
+        """It is gone for good, and its place is never used again."""
+        for _ in range(2):
+            process.clock.sleep(process.chance.uniform(4, 20))
+            process.step("the controller is lost")
+            self.roots.lost.add(self.roots.place_of(self.roots.epoch().controller or "heap://ctl"))
+            while self.writing and not self.roots.made_anew():
+                process.clock.sleep(1)
+
+    def recover(self, process: Process) -> None:
+        """Make a lost controller anew, by whatever root, at whatever place that is empty."""
+        while self.writing:
+            process.clock.sleep(process.chance.uniform(0, 3))
+            if not self.roots.lost or self.roots.made_anew():
+                continue
+            root = process.chance.choice(self.roots.names)
+            to = SPARE[2 * len(self.roots.lost) - process.chance.randrange(1, 3)]
+            opener: Any = NotesOpener(
+                self._place_or_root(process),
+                self.roots.storage(process).open_member,
+                self.roots.epoch(),
+            )
+            slowness = Slowness(run_whole, process.clock)
+            with suppress(StorageError, InvalidOption, StoreExists):
+                given, place = opener.root(f"heap://{root}"), opener.root(f"heap://{to}")
+                recover_at(opener, given, place, slowness, process.clock)
+                self.recovered += 1
+
+    def _recover_calmly(self) -> None:
+        """All roots answer, and nobody else does anything: then it can be made anew."""
+        clock, roots = self.simulation.clock, self.roots
+
+        def open_url(url: str) -> Storage:
+            name = url.removeprefix("heap://")
+            if name in roots.names:
+                return roots.root(url, "test")
+            return roots.gate(roots._all_places()[name], name, "test")
+
+        opener: Any = NotesOpener(open_url, lambda _, one: roots.heap(one), roots.epoch())
+        failures = []
+        for root, to in product(roots.names, SPARE):
+            try:
+                slowness = Slowness(run_whole, clock)
+                recover_at(
+                    opener, open_url(f"heap://{root}"), open_url(f"heap://{to}"), slowness, clock
+                )
+            except (StorageError, InvalidOption, StoreExists, CorruptEntry) as error:
+                failures.append(error)
+            else:
+                return
+        raise Violation(f"stuck: the controller cannot be made anew: {failures}")
+
+    def _place_or_root(self, process: Process) -> Callable[[str], Storage]:
+        def open_url(url: str) -> Storage:
+            if url.removeprefix("heap://") in self.roots.names:
+                return view_of(process, self.roots.root(url, process.name))
+            return self.roots.place(process, self.roots.place_of(url))
+
+        return open_url
 
     def _damage_earlier(self) -> None:
         """Change data that nobody reads any more, nor has just found to be whole."""
@@ -827,6 +966,10 @@ class World:
             self.simulation.spawn("back-1", self.bring_back, restart=True)
         for number in range(2 if self.cleans else 0):
             self.simulation.spawn(f"clean-{number}", self.clean, restart=True)
+        if self.loses:
+            self.simulation.spawn("lose", self.lose_controller, rates=CALM)
+            for number in range(2):
+                self.simulation.spawn(f"recover-{number}", self.recover, restart=True)
         if self.severs:
             self.simulation.spawn("sever", self.sever, rates=CALM)
         for number in range(2 if self.placed else 0):
@@ -845,6 +988,8 @@ class World:
 
     def _settle(self) -> None:
         """All is up again: everything that was acknowledged or shown is there."""
+        if self.roots.lost and not self.roots.made_anew():
+            self._recover_calmly()
         storage = self.roots.plain(self.simulation.clock)
         began_ms = self.simulation.clock.time_ms
         if len(self.roots.epoch().in_sync) >= self.roots.epoch().min_insync:
@@ -897,6 +1042,7 @@ def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[s
         "controllers": 0,
         "alone": 0,
         "found": 0,
+        "recovered": 0,
     }
     for seed in seeds:
         world = World(seed, rates, **options).run()
@@ -907,6 +1053,7 @@ def run_seeds(seeds: Iterable[int], rates: FaultRates, **options: Any) -> dict[s
         total["cleaned"] += world.cleaned
         total["alone"] += world.alone
         total["found"] += world.found
+        total["recovered"] += world.recovered
         for epoch in world.roots.epochs():
             total["epochs"] += 1
             total["elections"] += epoch.leader_since == epoch.number > 0

@@ -28,6 +28,7 @@ from txnlog.errors import (
     TxnlogError,
 )
 from txnlog.replication import root_names
+from txnlog.replication.roots.bounded_requests import BoundedRequests
 from txnlog.replication.roots.controller import Controller
 from txnlog.replication.roots.epoch_notes import note_epoch
 from txnlog.replication.roots.epochs import (
@@ -294,18 +295,19 @@ class Agreement:
             epoch: under which.
             member: whom to ask.
             call: the request, or several that belong together.
-            within_s: after this time the member is slow; None if the call may take any time.
+            within_s: after this time the member is slow; None if the call makes many requests, each
+                of which has as long as others.
             may_be_large: then it is slow if it does not even show its mark within that time.
         """
         began_s = self.clock.monotonic_s()
 
         try:
-            request = partial(call, self.storage(epoch, member))
+            storage = self.storage(epoch, member)
             if within_s is None:
-                result = request()
+                result = call(BoundedRequests(storage, partial(self._within, epoch, member)))
             else:
                 go_on = partial(self.answers, epoch, member) if may_be_large else None
-                result = self.slowness.ask(member, request, within_s, go_on)
+                result = self.slowness.ask(member, partial(call, storage), within_s, go_on)
         except ObjectNotFound:
             self._note_answer(member)
             raise
@@ -314,6 +316,19 @@ class Agreement:
             raise MemberFailed(member, error, useless=isinstance(error, MarkGone)) from error
         self._note_answer(member)
         return result
+
+    def _within(
+        self,
+        epoch: Epoch,
+        member: Member,
+        call: Callable[[], T],
+        *,
+        size_bytes: int = 0,
+        count: int = 0,
+    ) -> T:
+        go_on = None if size_bytes or count else partial(self.answers, epoch, member)
+        within_s = time_for(epoch, size_bytes=size_bytes, count=count)
+        return self.slowness.ask(member, call, within_s, go_on)
 
     def _note_answer(self, member: Member) -> None:
         self._failing.pop(member, None)

@@ -18,6 +18,7 @@ import msgspec
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.limits import MOST_MARK_BYTES, Name, Text
 from txnlog.replication import root_names
+from txnlog.replication.roots.bounded_requests import BoundedRequests
 from txnlog.replication.roots.epochs import Epoch, Member, Root, incarnation_of, root_of
 from txnlog.state import envelope
 from txnlog.storage import open_storage
@@ -153,6 +154,8 @@ class MarkedDisk(ForwardingStorage):
 
 def without_mark(storage: Storage) -> Storage:
     """A member's storage as it is before it is marked, or when its mark is gone."""
+    if isinstance(storage, BoundedRequests):
+        return BoundedRequests(without_mark(storage.inner), storage.within)
     return storage.inner if isinstance(storage, MarkedDisk) else storage
 
 

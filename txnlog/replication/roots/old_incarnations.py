@@ -100,7 +100,8 @@ def forget(
     url = epoch.roots[root_of(member)].url
     if lost:
         return _give_up(storage, epoch, member, dry_run=dry_run)
-    check_root(storage, epoch, root_of(member))
+    look = partial(check_root, storage, epoch, root_of(member))
+    agreement.slowness.ask(root_of(member), look, time_for(epoch))
     try:
         _check_copies(agreement, epoch, member)
         _check_whole(agreement, epoch, member)

@@ -86,7 +86,22 @@ def recover(
     for storage in (given, to):
         check_url(storage.url)
         opener.allow(storage.url)
-    old, kept, epoch = _ask_roots(opener, given, Slowness(run_within, clock))
+    slowness = Slowness(run_within, clock)
+    return recover_at(opener, given, to, slowness, clock, lost=lost, dry_run=dry_run)
+
+
+def recover_at(
+    opener: MemberOpener,
+    given: Storage,
+    to: Storage,
+    slowness: Slowness,
+    clock: Clock,
+    *,
+    lost: Sequence[str] = (),
+    dry_run: bool = False,
+) -> ControllerMove:
+    """:func:`recover` by an open root, to an open place."""
+    old, kept, epoch = _ask_roots(opener, given, slowness)
     _check_answered(epoch, kept, lost)
     if epoch.controller != to.url:
         epoch = _check_lost(opener, (epoch.controllers or (old,))[-1], epoch)

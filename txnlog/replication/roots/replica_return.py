@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Final, TypeAlias
 
 from txnlog.admin.storage_step import StorageStep
@@ -13,6 +14,7 @@ from txnlog.replication.roots.epochs import Epoch, FailedJoins, Member, root_of
 from txnlog.replication.roots.old_incarnations import check_root, forget, old_incarnations
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.root_join import Joined, join
+from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.soundness import IsSound
 from txnlog.storage.reach import UnnamedUrl
 
@@ -104,16 +106,18 @@ def return_roots(
         url = epoch.roots[root].url
         if dry_run:
             with suppress(TxnlogError):
-                check_root(storage, epoch, root)
+                check = partial(check_root, storage, epoch, root)
+                agreement.slowness.ask(root, check, time_for(epoch))
                 yield ReplicaReturn(root, url, None, 0, 0)
             continue
         try:
-            joined = _try_to_join(storage, prepare, url, is_sound)
+            joined = _try_to_join(storage, prepare, root, url, is_sound)
             if joined is None:
                 continue
             yield ReplicaReturn(root, url, joined.member, joined.objects, joined.bytes)
             newest = agreement.refresh()
-            for old in outdated(newest, old_incarnations(storage, newest, root)):
+            look = partial(old_incarnations, storage, newest, root)
+            for old in outdated(newest, agreement.slowness.ask(root, look, time_for(newest))):
                 with suppress(InvalidOption):  # it has the only copy of data
                     forget(storage, old)
         except TxnlogError as error:
@@ -123,13 +127,15 @@ def return_roots(
 
 
 def _try_to_join(
-    storage: ReplicatedStorage, prepare: Prepare, url: str, is_sound: IsSound
+    storage: ReplicatedStorage, prepare: Prepare, root: str, url: str, is_sound: IsSound
 ) -> Joined | None:
     """None if the root does not answer yet, or another process has added it."""
+    agreement = storage.agreement
     try:
-        root, found = prepare(storage, url)
+        look = partial(prepare, storage, url)
+        root, found = agreement.slowness.ask(root, look, time_for(agreement.epoch()))
     except UnnamedUrl:
         raise  # somebody must say that it may be asked
     except (InvalidOption, StorageError):
         return None
-    return join(storage.agreement, root, found, is_sound)
+    return join(agreement, root, found, is_sound)

@@ -130,9 +130,8 @@ def _begin(agreement: Agreement, epoch: Epoch, root: str, url: str) -> tuple[Epo
         raise NotEnoughReplicas(f"{root} takes part already, as of epoch {epoch.number}")
     member = next_incarnation(epoch, root)
     known = _with_root(epoch, root, url)
-    storage = agreement.storage(known, member)
     controller = agreement.controller.storage.url
-    agreement.ask(known, member, lambda _: put_mark(storage, member, controller))
+    agreement.ask(known, member, lambda storage: put_mark(storage, member, controller))
     proposed = joining(epoch, member, url, agreement.proposer(f"{member} joins"))
     if not agreement.propose(proposed):
         raise NotEnoughReplicas(f"epoch {proposed.number} was somebody else's: try again")

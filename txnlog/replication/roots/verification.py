@@ -351,9 +351,17 @@ class _Repair:
         for member in members:
             agreement.check_mark(epoch, member)
             if found.kind == "damaged":  # readers find it at others meanwhile
-                agreement.ask(epoch, member, lambda storage: storage.delete([name]))
+                self._delete(epoch, member, name)
             copy_between(agreement, epoch, source, member, name)
         return True
+
+    def _delete(self, epoch: Epoch, member: Member, name: str) -> None:
+        try:
+            self._agreement.ask(epoch, member, lambda storage: storage.delete([name]))
+        except MemberFailed as failed:
+            if not is_placed(epoch, name):  # it may come at any time, and delete what is put there
+                self._agreement.put_out(epoch, member, str(failed), may_lose=False)
+            raise
 
     def _may_be_copied(self, epoch: Epoch, member: Member, found: ReplicaDifference) -> bool:
         try:
