@@ -129,7 +129,7 @@ def test_an_epoch_that_is_gone(made: txnlog.Store, tmp_path: Path) -> None:
         (ALONE, JOINING, {"joining": {"r1-0": 2}}, "R4"),
         (ALONE, JOINING, {"joining": {"r1-1": 1}}, "R4"),
         (ALONE, elected_unclean(ALONE, "r1-0", WHO), {"unclean": 0}, "R5"),
-        (MADE, decided_at(MADE, "/c", WHO), {"controllers": ("/c", "/d")}, "R9"),
+        (MADE, decided_at(MADE, "/c", WHO), {"controllers": ("/c", "/d", "/e")}, "R9"),
         (decided_at(MADE, "/c", WHO), ALONE, {}, "R9"),
         (ALONE, elected_unclean(ALONE, "r1-0", WHO), {"last_unclean": -1}, "R5"),
         (ALONE, elected_unclean(ALONE, "r1-0", WHO), {"leader": "r0-0"}, "R5"),

@@ -15,6 +15,8 @@ from msgspec.structs import replace
 import txnlog
 from tests.support.cli.cli_command import cli
 from tests.support.replication.replica_folders import (
+    FIRST,
+    SECOND,
     lose,
     make_written,
     reopened,
@@ -34,7 +36,7 @@ from txnlog.replication import Replicas, open_replicas, recover_controller, root
 from txnlog.replication.roots import agreement, controller_move, epoch_notes, recovery, root_join
 from txnlog.replication.roots.controller import Controller, list_epochs
 from txnlog.replication.roots.election import take_out
-from txnlog.replication.roots.epochs import Epoch
+from txnlog.replication.roots.epochs import AUTO_RETURN, Epoch, configured
 from txnlog.replication.roots.find_replicas import prepare_root
 from txnlog.replication.roots.members import MarkedDisk
 from txnlog.replication.roots.old_incarnations import forget
@@ -180,8 +182,7 @@ def test_notes_of_two_histories(made: txnlog.Store, tmp_path: Path) -> None:
     write(made, "2")
     notes = [tmp_path / root / "incarnation-00000" / root_names.EPOCH_NOTES for root in "ab"]
     newest = max(notes[0].iterdir())
-    epoch = epoch_notes.newest_note(LocalStorage(str(tmp_path / "a/incarnation-00000")), 0)
-    assert epoch is not None
+    (epoch,), _ = epoch_notes.read_notes(LocalStorage(str(tmp_path / FIRST)), [1])
     other = epoch_notes.encode_epoch(replace(epoch, why="another"))
     (notes[1] / newest.name).write_bytes(other)
     shutil.rmtree(tmp_path / "control")
@@ -541,3 +542,104 @@ def test_the_verb(made: txnlog.Store, tmp_path: Path) -> None:
     done = cli("replicas", "recover", *how)
     assert (done.code, '"told":["r0","r1"]' in done.out.replace(" ", "")) == (0, True), done.out
     assert values(reopened(tmp_path, "b")) == ["1"]
+
+
+# -- epochs that are over ------------------------------------------------------------------------
+
+
+class Late:
+    """A process that slept notes epochs that were lost with the controller, at the second root.
+
+    Nothing was acknowledged under them.
+    """
+
+    def __init__(self, made: txnlog.Store, folder: Path) -> None:
+        storage = find_replicated(made.storage)
+        assert storage is not None
+        self.epochs = [storage.agreement.refresh()]
+        self.member = LocalStorage(str(folder / SECOND))
+        for value in ("true", "false"):
+            who = storage.agreement.proposer("it slept")
+            changed = {AUTO_RETURN: value}
+            self.epochs.append(configured(self.epochs[-1], changed, who))
+
+    def note(self, *numbers: int) -> None:
+        for number in numbers:
+            data = epoch_notes.encode_epoch(self.epochs[number])
+            assert epoch_notes.put_note(self.member, number, data)
+
+
+@pytest.mark.parametrize("numbers", [(1,), (2,), (1, 2)])
+def test_what_is_noted_late_is_in_nobodys_way(
+    made: txnlog.Store, tmp_path: Path, numbers: Sequence[int]
+) -> None:
+    """Those who write go on, and keep their own epochs; so does who makes a controller anew."""
+    late = Late(made, tmp_path)
+    shutil.rmtree(tmp_path / "control")
+    recover(tmp_path)
+    if 1 in numbers:  # who recovers has noted his own there
+        late.member.delete([root_names.epoch_note(1)])
+    late.note(*numbers)
+    store = reopened(tmp_path, "a")
+    assert Replicas(store).describe().condition == "whole"
+    write(store, "2")
+    Replicas(store).alter({"replica.scrub.bytes": "none"})
+    write(store, "3")
+    notes, _ = epoch_notes.read_notes(late.member, epoch_notes.list_notes(late.member))
+    newest = find_replicated(store.storage).agreement.epoch()  # type: ignore[union-attr]
+    assert newest in notes
+    shutil.rmtree(tmp_path / "new")
+    recover(tmp_path, "b", "newer")
+    assert values(reopened(tmp_path, "a")) == ["1", "2", "3"]
+
+
+def test_what_is_noted_late_does_not_lead_back(made: txnlog.Store, tmp_path: Path) -> None:
+    """Though its number is higher than that of what was decided since."""
+    late = Late(made, tmp_path)
+    shutil.rmtree(tmp_path / "control")
+    recover(tmp_path)
+    Replicas(reopened(tmp_path, "a")).remove("r1")
+    write(reopened(tmp_path, "a"), "2")
+    data = epoch_notes.encode_epoch(replace(late.epochs[-1], number=9))
+    assert epoch_notes.put_note(late.member, 9, data)
+    assert Replicas(reopened(tmp_path, "b")).describe().in_sync == ("r0-0",)
+    shutil.rmtree(tmp_path / "new")
+    recover(tmp_path, "b", "newer")
+    store = reopened(tmp_path, "b")
+    assert values(store) == ["1", "2"]
+    assert Replicas(store).describe().in_sync == ("r0-0",)
+    write(store, "3")
+
+
+def test_what_is_noted_late_while_it_is_made_anew(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has begun is killed when the leader has his epoch; another number is chosen then."""
+    late = Late(made, tmp_path)
+    shutil.rmtree(tmp_path / "control")
+    put = epoch_notes.put_note
+
+    def put_once(storage: LocalStorage, number: int, data: bytes) -> bool:
+        if storage.url == str(tmp_path / SECOND):
+            late.note(1)
+            raise KeyboardInterrupt
+        return put(storage, number, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery, "put_note", put_once)
+        with pytest.raises(KeyboardInterrupt):
+            recover(tmp_path)
+    recover(tmp_path, "b")
+    store = reopened(tmp_path, "b")
+    write(store, "2")
+    assert values(reopened(tmp_path, "a")) == ["1", "2"]
+
+
+def test_doctor_misses_no_epoch_that_no_root_has_noted(made: txnlog.Store, tmp_path: Path) -> None:
+    for value in (True, False):
+        Replicas(made).alter({AUTO_RETURN: value})
+    write(made, "2")
+    shutil.rmtree(tmp_path / "control")
+    recover(tmp_path)
+    done = cli("doctor", "--store", tmp_path / "a", "--no-probe")
+    assert done.code == 0, done.out

@@ -89,10 +89,13 @@ def _check_epochs(storage: ReplicatedStorage) -> Iterator[Finding]:
         yield Finding("replicas", "", "unreadable", detail, path=root_names.EPOCHS)
     if error := why_outdated(agreement, storage.open_member):
         yield Finding("replicas", "", "damage", str(error), "R16", root_names.EPOCHS)
+    # With the controller only those are made anew that roots have noted.
+    anew = next(one.number for one in epochs if one.controllers == epochs[-1].controllers)
     for before, after in pairwise(epochs):
         number = before.number + 1
         if after.number != number:
-            if agreement.lost is None and after.number - 1 > epochs[-1].number - KEPT:
+            is_kept = after.number > max(anew, epochs[-1].number - KEPT + 1)
+            if agreement.lost is None and is_kept:
                 detail = f"epoch {number} is gone, and {after.number} is there"
                 yield Finding("replicas", "", "damage", detail, path=root_names.epoch_file(number))
                 return
@@ -114,6 +117,8 @@ def _check_epochs(storage: ReplicatedStorage) -> Iterator[Finding]:
 def epoch_violations(before: Epoch, after: Epoch) -> Iterator[tuple[str, str]]:
     """Rules that an epoch breaks, by the one before it: (rule, what is wrong)."""
     moves = len(after.controllers) - len(before.controllers)
+    if not before.controllers and moves == 2:
+        moves = 1  # it was lost before it had ever moved: its own place is named, too
     if moves not in (0, 1) or after.controllers[: len(before.controllers)] != before.controllers:
         yield (
             "R9",

@@ -9,6 +9,7 @@ one, nothing was acknowledged under a later one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from txnlog.replication.roots.epochs import DECODER, Epoch, Member, check_epoch
 from txnlog.replication.roots.same_bytes import Damaged, Diverged, put_same
 from txnlog.replication.roots.slowness import time_for
 from txnlog.state import envelope
-from txnlog.storage.base import Storage
+from txnlog.storage.base import CannotReplace, Storage
 
 
 class Asks(Protocol):
@@ -55,8 +56,12 @@ def note_epoch(
 
     def note(_: Member, storage: Storage) -> Epoch | None:
         if puts and put_note(storage, epoch.number, data):
-            return newest_note(storage, epoch.number + 1)
-        return newest_note(storage, epoch.number)
+            return _newest_note(storage, epoch, epoch.number + 1)
+        found = _newest_note(storage, epoch, epoch.number)
+        if puts and found is None:  # somebody has noted late what is over: its name is never free
+            with suppress(CannotReplace):
+                storage.replace(root_names.epoch_note(epoch.number), data)
+        return found
 
     found = agreement.ask_all(epoch, members or epoch.in_sync, note, within_s=time_for(epoch))
     for member, noted in found.items():
@@ -89,10 +94,20 @@ def put_note(storage: Storage, number: int, data: bytes) -> bool:
     return True
 
 
-def newest_note(storage: Storage, first: int) -> Epoch | None:
-    """The newest sound epoch that a member has, from ``first`` on. Raises StorageError."""
+def is_over(noted: Epoch, epoch: Epoch) -> bool:
+    """Whether an epoch says less of where the controller has been than one that follows.
+
+    If its number is as high, the controller was lost before anything was acknowledged under it.
+    """
+    before = noted.controllers
+    return len(before) < len(epoch.controllers) and epoch.controllers[: len(before)] == before
+
+
+def _newest_note(storage: Storage, epoch: Epoch, first: int) -> Epoch | None:
+    """The newest sound epoch that a member has, from ``first`` on, and that is not over."""
     found, _ = read_notes(storage, list_notes(storage, first))
-    return max(found, key=lambda epoch: epoch.number, default=None)
+    there = (one for one in found if not is_over(one, epoch))
+    return max(there, key=lambda one: one.number, default=None)
 
 
 def list_notes(storage: Storage, first: int = 0) -> list[int]:

@@ -335,9 +335,18 @@ def configured(epoch: Epoch, settings: Mapping[str, str], who: Proposer) -> Epoc
     return _next(epoch, who, settings=dict(settings))
 
 
-def decided_at(epoch: Epoch, url: str, who: Proposer) -> Epoch:
-    """The epoch names where the next one is decided: here, or at another place."""
-    return _next(epoch, who, controllers=(*epoch.controllers, url))
+def decided_at(epoch: Epoch, url: str, who: Proposer, number: int = 0) -> Epoch:
+    """The epoch names where the next one is decided: here, or at another place.
+
+    ``number`` is its own, if those before have been given to epochs that are lost.
+    """
+    number = max(number, epoch.number + 1)
+    return _next(epoch, who, controllers=(*epoch.controllers, url), number=number)
+
+
+def decided_again(epoch: Epoch, who: Proposer, number: int) -> Epoch:
+    """An epoch says the same again, with a number that nothing else has."""
+    return _next(epoch, who, number=number)
 
 
 def next_incarnation(epoch: Epoch, root: str) -> Member:

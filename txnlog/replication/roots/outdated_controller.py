@@ -14,7 +14,7 @@ from txnlog.errors import OutdatedController, StorageError, TxnlogError
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, OpenMember
 from txnlog.replication.roots.epoch_cleaning import KEPT
-from txnlog.replication.roots.epoch_notes import list_notes, read_notes, unknown_epoch
+from txnlog.replication.roots.epoch_notes import is_over, list_notes, read_notes, unknown_epoch
 from txnlog.replication.roots.epochs import Epoch, Member
 from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.slowness import time_for
@@ -74,9 +74,8 @@ def _newest_of(
 
 def _knows(agreement: Agreement, epoch: Epoch, noted: Epoch) -> bool:
     """Whether an epoch that a root has is one of the controller's, or need not be."""
-    before = noted.controllers
-    if len(before) < len(epoch.controllers) and epoch.controllers[: len(before)] == before:
-        return True  # the controller has moved since, or was lost with this one
+    if is_over(noted, epoch):
+        return True
     if noted.number >= epoch.number:
         return noted == epoch
     if noted.number <= epoch.number - KEPT:

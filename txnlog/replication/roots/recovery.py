@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -48,6 +48,7 @@ from txnlog.replication.roots.epochs import (
     Member,
     Proposer,
     Root,
+    decided_again,
     decided_at,
     incarnation_of,
     root_of,
@@ -113,9 +114,12 @@ def recover_at(
         )
         # Who was joining may have given up since, and then nobody reads before somebody writes.
         was = msgspec.structs.replace(epoch, controllers=known, joining={})
-        recovered = decided_at(was, to.url, who)
+        recovered = decided_at(was, to.url, who, kept.next_number())
     elif root_names.CONTROLLER_FILE in to.list_names(""):
         recovered = epoch  # an attempt before this one has decided it
+        if kept.is_in_the_way_of(epoch) and not list_epochs(to):
+            who = Proposer(clock.token(), clock.now_ms(), epoch.why)
+            recovered = decided_again(epoch, who, kept.next_number())
     else:
         raise InvalidOption(
             f"{to.url} was the controller, and what it held is gone: processes that know it would "
@@ -203,6 +207,14 @@ def _names(root: Storage) -> tuple[OwnerMark, str]:
     return mark, named_controller(root, mark).controller
 
 
+_Place: TypeAlias = tuple[int, int]
+"""How often the controller had moved, or was lost; then an epoch's number."""
+
+
+def _place_of(epoch: Epoch) -> _Place:
+    return len(epoch.controllers), epoch.number
+
+
 class _Kept:
     """What the roots that answer have of the epochs."""
 
@@ -217,7 +229,7 @@ class _Kept:
         self._opener = opener
         self._controllers = controllers
         self._slowness = slowness
-        self._found = {} if known is None else {known.number: known}
+        self._found: dict[_Place, Epoch] = {} if known is None else {_place_of(known): known}
         self._first = first
         self.asked: set[str] = set()
         self.read: set[Member] = set()
@@ -225,8 +237,8 @@ class _Kept:
         """Roots that do not answer, and members whose folders are not there."""
         self.unread: dict[int, Member] = {}
         """Notes that are damaged, or of a newer txnlog, and whose."""
-        self.conflicts: dict[int, Member] = {}
-        """Those that differ from another member's of their number."""
+        self.conflicts: dict[_Place, Member] = {}
+        """Those that differ from another member's in their place."""
 
     def open(self, name: str, root: Root) -> None:
         self.asked.add(name)
@@ -264,8 +276,8 @@ class _Kept:
             self.read.add(member)
             self.unread |= dict.fromkeys(unread, member)
             for epoch in found:
-                if self._found.setdefault(epoch.number, epoch) != epoch:
-                    self.conflicts[epoch.number] = member
+                if self._found.setdefault(_place_of(epoch), epoch) != epoch:
+                    self.conflicts[_place_of(epoch)] = member
 
     def _notes(self, root: Root, member: Member) -> tuple[list[Epoch], list[int]]:
         def listed() -> tuple[Storage, list[int]]:
@@ -280,7 +292,21 @@ class _Kept:
         return self._found[max(self._found)] if self._found else None
 
     def all(self) -> list[Epoch]:
-        return [self._found[number] for number in sorted(self._found)]
+        """In their order; without those that were over before they were noted."""
+        found: list[Epoch] = []
+        for place in sorted(self._found, reverse=True):
+            if not found or place[1] < found[-1].number:
+                found.append(self._found[place])
+        return found[::-1]
+
+    def is_in_the_way_of(self, epoch: Epoch) -> bool:
+        """Whether a root has noted late what was over, so that it does not take a new epoch."""
+        moves = len(epoch.controllers)
+        return any(other < moves and number >= epoch.number for other, number in self._found)
+
+    def next_number(self) -> int:
+        """The first one that no root has, of those that are over either."""
+        return 1 + max((number for _, number in self._found), default=-1)
 
 
 def _check_lost(opener: MemberOpener, url: str, epoch: Epoch) -> Epoch:
@@ -342,8 +368,8 @@ def _check_answered(epoch: Epoch, kept: _Kept, lost: Collection[str]) -> None:
         )
     # Of the newest one a sound copy is enough.
     later = {number: member for number, member in kept.unread.items() if number > epoch.number}
-    if epoch.number in kept.conflicts:
-        later[epoch.number] = kept.conflicts[epoch.number]
+    if _place_of(epoch) in kept.conflicts:
+        later[epoch.number] = kept.conflicts[_place_of(epoch)]
     if later:
         number = max(later)
         raise CorruptEntry(
