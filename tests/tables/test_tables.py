@@ -521,6 +521,20 @@ def test_only_parquet_files_can_be_referred_to(store: Store, tmp_path: Path) -> 
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.parametrize("place", ["", "s3:/lake/t", "file:/tmp/t", None, 7])
+def test_a_place_that_is_neither_url_nor_path(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any
+) -> None:
+    """It becomes no folder where the process happens to be."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    with pytest.raises(InvalidOption, match=r"two slashes|a URL or a folder"):
+        store.tables.publish_delta("f", place)
+    assert [*work.iterdir()] == []
+    assert store.tables.publish_delta("f", work / "t").url == str(work / "t")
+
+
 def test_table_and_store_lie_apart(store: Store, tmp_path: Path) -> None:
     """Cleaning the table would delete the store's files."""
     (tmp_path / "link").symlink_to(store.url)

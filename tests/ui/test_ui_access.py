@@ -19,7 +19,7 @@ from txnlog.ui.access import (
     WrongTries,
     loopback_hosts,
 )
-from txnlog.ui.addresses import is_loopback
+from txnlog.ui.addresses import is_loopback, listen, listen_alone
 from txnlog.ui.app import make_app
 from txnlog.ui.console import Console
 from txnlog.ui.server import make_console, serve
@@ -188,6 +188,11 @@ def test_other_addresses_are_not_listened_at_without_a_password(store: Store) ->
         with pytest.raises(InvalidOption, match="password"):
             serve(store, announce=told.append, host=host)
     assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost")] == [True] * 3
+    for host, port in (("192.0.2.1", 0), ("a..b", 0), ("127.0.0.1", 65_536), ("127.0.0.1", -1)):
+        with pytest.raises(InvalidOption, match="cannot listen at"):
+            listen(host, port)
+    with pytest.raises(InvalidOption, match="cannot listen at"):
+        listen_alone(65_536)
     with pytest.raises(InvalidOption, match="cannot listen at"):
         serve(store, announce=told.append, host="192.0.2.1", password="x")
     assert told == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,11 @@ class TableAdmin:
         self._logs = logs
 
     def publish_delta(
-        self, topic: str, url: str, *, storage_options: Mapping[str, str] | None = None
+        self,
+        topic: str,
+        url: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, str] | None = None,
     ) -> TablePublication:
         """Make a Delta table of a topic that is stored in Parquet files, or bring it up to date.
 
@@ -36,13 +41,13 @@ class TableAdmin:
 
         Args:
             topic: its name; its ``record.format`` is parquet or auto.
-            url: the table's folder, outside of the store's.
+            url: of the table, or the path of its folder, outside of the store's.
             storage_options: for the table, as deltalake takes them.
 
         Raises:
             UnknownTopicOrPartition: there is no such topic.
-            InvalidOption: it is not stored in Parquet files, the folder holds another table, or
-                deltalake is not installed.
+            InvalidOption: it is not stored in Parquet files, the place is no URL and no path, the
+                folder holds another table, or deltalake is not installed.
             InvalidSchema: a column was renamed since.
             ConcurrentTransactions: others change the table all the time.
             CorruptRecord: a segment is damaged.

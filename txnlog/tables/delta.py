@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -49,6 +51,8 @@ from txnlog.tables.table_places import check_log
 
 _COLUMN_ID = "txnlog.column.id"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+"""More than one letter: that is a drive of Windows."""
 _NO_FILE = [(PARTITION, "=", "-1")]
 """The files of a partition that does not exist, which an overwrite of no file replaces."""
 
@@ -56,7 +60,7 @@ _NO_FILE = [(PARTITION, "=", "-1")]
 def publish_delta(
     logs: Logs,
     topic: str,
-    url: str,
+    url: str | os.PathLike[str],
     storage_options: Mapping[str, str] | None,
     *,
     dry_run: bool = False,
@@ -65,8 +69,7 @@ def publish_delta(
 
     ``dry_run``: only count the files; whether the table's columns can be changed is not looked at.
     """
-    if "://" not in url:
-        url = str(Path(url).resolve())
+    url = _place(url)
     check_apart(logs.storage, url if "://" in url else f"file://{url}")
     options = dict(storage_options or {})
     table = _Table(url, options)
@@ -76,6 +79,21 @@ def publish_delta(
             return _Publication(logs, topic, table).run(dry_run=dry_run)
 
     return until_nobody_interferes(attempt, url)
+
+
+def _place(given: object) -> str:
+    """A URL, or the whole path of a folder. Raises InvalidOption: it is neither."""
+    url = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(url, str) or not url:
+        raise InvalidOption(f"a Delta table has a URL or a folder, which {given!r:.100} is not")
+    if "://" in url:
+        return url
+    if _SCHEME.match(url):
+        raise InvalidOption(
+            f"{url[:100]!r} is no URL, which has two slashes behind the colon; for a folder of "
+            "this name write ./ before it"
+        )
+    return str(Path(url).resolve())
 
 
 class _Table:
