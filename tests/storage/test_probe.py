@@ -19,7 +19,11 @@ from werkzeug.serving import make_server
 
 from tests.support.tiers import more
 from txnlog.errors import ObjectNotFound, PutIfAbsentBroken, StorageError, StoreNotFound
+from txnlog.replication.roots.epochs import Root
+from txnlog.replication.roots.members import MemberOpener
+from txnlog.replication.roots.old_incarnations import delete_incarnation
 from txnlog.storage import open_storage
+from txnlog.storage import probe as probe_module
 from txnlog.storage.adapters.s3 import S3Storage
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 from txnlog.storage.counting import CountingStorage
@@ -473,6 +477,31 @@ def test_only_who_puts_entries_checks(
     assert S3Storage(f"{bucket}/other", s3_options).put_if_absent("a", b"x")
     assert count_probes(s3_requests, since) == _SHORT
     assert storage.list_folders("") == ["log"]
+
+
+@pytest.mark.s3
+def test_an_incarnation_that_is_deleted_says_nothing_of_its_server(
+    s3_options: dict[str, Any],
+    s3_requests: list[Any],
+    bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A root comes back while a process that knew its former folder begins to write there."""
+    root = f"s3://{bucket}/root"
+    opener = MemberOpener(s3_options, [root])
+    member = opener.at(Root(root), "r0-0")
+    create_twice = probe_module._check_create_twice
+
+    def delete_then(*told: Any) -> None:
+        create_twice(*told)
+        delete_incarnation(opener.at(Root(root), "r0-0"), "r0-0")
+
+    monkeypatch.setattr(probe_module, "_check_create_twice", delete_then)
+    since = len(s3_requests)
+    assert member.put_if_absent("a", b"x")
+    probed = {one.path for one in s3_requests[since:] if "/.probe/" in one.path}
+    assert probed
+    assert all(path.startswith(f"/{bucket}/root/.probe/") for path in probed)
 
 
 _FORKS = """

@@ -25,6 +25,15 @@ _EXPECTED_S: Final = 0.005
 class ServerStorage(Storage):
     """A storage whose ``put_if_absent`` begins with :meth:`check_before_write`."""
 
+    _probed: Storage | None = None
+
+    def probe_in(self, storage: Storage) -> None:
+        """Make the check in another folder of the server: others may delete what lies in this one.
+
+        Then a race has no winner, or two, and the server would be refused.
+        """
+        self._probed = storage
+
     @property
     @abstractmethod
     def server(self) -> Hashable:
@@ -55,7 +64,7 @@ class ServerStorage(Storage):
 
     def _probe_before_first_write(self) -> None:
         try:
-            check_before_first_write(self)
+            check_before_first_write(self._probed or self)
         except PutIfAbsentBroken as error:
             raise PutIfAbsentBroken(
                 f"{error}. Nothing was written. Stop all others that write there, run `txnlog "

@@ -26,6 +26,7 @@ from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage, Upload
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.storage.reach import Reach
+from txnlog.storage.server_storage import ServerStorage
 
 
 class OwnerMark(msgspec.Struct, frozen=True, tag_field="kind", tag="replica"):
@@ -242,6 +243,8 @@ class MemberOpener:
         folder = root_names.incarnation_folder(incarnation_of(member))
         url = f"{root.url.rstrip('/')}/{folder}"
         storage = open_storage(url, self._reach.options_for(root.url))
+        if isinstance(storage, ServerStorage):
+            storage.probe_in(self.root(root.url))  # it may be deleted while it is written to
         if storage.local_path("") is None:
             return storage
         return MarkedDisk(storage, root_names.member_mark(member))
