@@ -195,12 +195,21 @@ class UploadBudget:
             self._waiting_bytes += segment.sink.waiting_bytes - waiting
 
     def flush_excess(self) -> None:
-        """Encode the fullest buffers, and write what waits, until the rest is within the budget."""
-        while self._held_bytes > self._memory_bytes:
-            if self._waiting_bytes > self._memory_bytes // 2:
+        """Encode the fullest buffers, and write what waits, until the rest is within the budget.
+
+        Where all are small a part is kept for what waits from the beginning: Arrow does not give
+        back what records have taken.
+        """
+        for_waiting = self._memory_bytes * 3 // 8
+        while self._held_bytes > self._memory_bytes - for_waiting:
+            if self._waiting_bytes > for_waiting:
                 self._write_waiting()
                 continue
             fullest = max(self._open, key=lambda open_: open_.writer.buffered_bytes)
+            is_small = fullest.writer.buffered_bytes < SHARED_FILE_BYTES
+            kept = for_waiting if is_small else self._waiting_bytes
+            if self._held_bytes - self._waiting_bytes <= self._memory_bytes - kept:
+                return
             with self._counting(fullest):
                 fullest.writer.flush()
 
