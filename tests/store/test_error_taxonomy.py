@@ -71,6 +71,7 @@ CALLERS_MISTAKE_OR_STATE_OF_THE_STORE = {
     "NotAStore",
     "ObjectNotFound",
     "OffsetOutOfRange",
+    "OutdatedController",
     "PutIfAbsentBroken",
     "RecordDeserializationFailed",
     "SnapshotExpired",
