@@ -22,6 +22,10 @@ from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replication import Replicas
 from txnlog.replication.roots.epochs import Proposer, first_epoch
 from txnlog.replication.roots.slowness import Slowness, TookTooLong, time_for
+from txnlog.storage.base import Storage
+from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.server_checks import check_once
+from txnlog.storage.server_storage import ServerStorage
 from txnlog.testing import VirtualClock
 from txnlog.time_limits import NoAnswer
 
@@ -240,6 +244,68 @@ def test_a_producer_goes_on_once_all_roots_do(
         producer.flush()
     assert gate.asked
     assert values(reopened(tmp_path)) == ["1"]
+
+
+# -- a server that is checked ---------------------------------------------------------------------
+
+
+class CheckedServer(ForwardingStorage, ServerStorage):
+    """A root on a server: what is put there first by a process waits for its check."""
+
+    def __init__(self, inner: Storage, check: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._check = check
+
+    @property
+    def server(self) -> int:
+        return id(self)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        check_once(self.server, self._check)
+        return self.inner.put_if_absent(name, data)
+
+
+@pytest.fixture
+def checking(
+    lagging: txnlog.Store, tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second root is on a server, whose check waits at the gate."""
+    gate.close(tmp_path / SECOND, "size")
+    agreement = lagging.storage.agreement  # type: ignore[attr-defined]
+    epoch = agreement.epoch()
+    opened = {one: agreement.storage(epoch, one) for one in epoch.members}
+    disk = opened["r1-0"]
+    opened["r1-0"] = CheckedServer(disk, lambda: disk.size("txnlog.json") and None)
+    monkeypatch.setattr(agreement, "storage", lambda _, member: opened[member])
+
+
+@pytest.mark.usefixtures("checking")
+def test_a_server_has_the_time_that_its_check_takes(
+    lagging: txnlog.Store, monkeypatch: pytest.MonkeyPatch, gate: Gate
+) -> None:
+    """The check makes many requests, and the first put waits for it, while the server answers."""
+    agreement = lagging.storage.agreement  # type: ignore[attr-defined]
+    answers, asked = agreement.answers, []
+
+    def open_then(epoch: Any, member: str) -> object:
+        asked.append(member)
+        if len(asked) == 2:
+            gate.let_go()
+        return answers(epoch, member)
+
+    monkeypatch.setattr(agreement, "answers", open_then)
+    assert lagging.storage.put_if_absent("x", b"1")
+    assert asked[:2] == ["r1-0", "r1-0"]
+    assert Replicas(lagging).describe().in_sync == ("r0-0", "r1-0")
+
+
+@pytest.mark.usefixtures("checking")
+def test_a_server_that_stands_still_while_it_is_checked_is_put_out(
+    lagging: txnlog.Store, tmp_path: Path, gate: Gate
+) -> None:
+    gate.close(tmp_path / SECOND, "get")
+    assert lagging.storage.put_if_absent("x", b"1")
+    assert Replicas(lagging).describe().in_sync == ("r0-0",)
 
 
 # -- how many are left behind --------------------------------------------------------------------

@@ -6,6 +6,7 @@ server that has failed once is not tried until it happens to pass.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Hashable
 
 from txnlog.errors import PutIfAbsentBroken
@@ -21,6 +22,8 @@ class _Check:
         self.probed = False
         """The longer check, at a store's creation, has passed."""
         self.refusal: str | None = None
+        self.runs_in = 0
+        """The process in which it is being made."""
 
 
 _CHECKS: dict[Hashable, _Check] = {}
@@ -47,12 +50,20 @@ def check_once(server: Hashable, check: Callable[[], None]) -> None:
             return  # type: ignore[unreachable]
         if known.refusal is not None:
             raise PutIfAbsentBroken(known.refusal)
+        known.runs_in = os.getpid()
         try:
             check()
         except PutIfAbsentBroken as error:
             known.refusal = str(error)
             raise
+        finally:
+            known.runs_in = 0
         known.passed = True
+
+
+def is_running(server: Hashable) -> bool:
+    """Whether the server is being checked, in this process."""
+    return _check_of(server).runs_in == os.getpid()
 
 
 def mark_passed(server: Hashable, *, probed: bool) -> None:

@@ -14,7 +14,7 @@ from txnlog.errors import PutIfAbsentBroken
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, Waits
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import FOLDER, check_before_first_write
-from txnlog.storage.server_checks import check_once, mark_passed, was_probed
+from txnlog.storage.server_checks import check_once, is_running, mark_passed, was_probed
 
 T = TypeVar("T")
 
@@ -44,6 +44,11 @@ class ServerStorage(Storage):
 
     def was_probed(self) -> bool:
         return was_probed(self.server)
+
+    @property
+    def is_being_checked(self) -> bool:
+        """Whether what is put here first waits for the check, which makes many requests."""
+        return is_running(self.server)
 
     def run_ahead(
         self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES

@@ -46,6 +46,7 @@ from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.same_bytes import Diverged
 from txnlog.replication.roots.slowness import Slowness, TookTooLong, time_for
 from txnlog.storage.base import Storage
+from txnlog.storage.server_storage import ServerStorage
 from txnlog.time_limits import RunWithin, run_whole
 
 T = TypeVar("T")
@@ -297,17 +298,22 @@ class Agreement:
             call: the request, or several that belong together.
             within_s: after this time the member is slow; None if the call makes many requests, each
                 of which has as long as others.
-            may_be_large: then it is slow if it does not even show its mark within that time.
+            may_be_large: then it is slow if it does not even show its mark within that time. The
+                same holds while this process checks the member's server.
         """
-        began_s = self.clock.monotonic_s()
 
-        try:
-            storage = self.storage(epoch, member)
+        def make(storage: Storage) -> T:
             if within_s is None:
-                result = call(BoundedRequests(storage, partial(self._within, epoch, member)))
-            else:
-                go_on = partial(self.answers, epoch, member) if may_be_large else None
-                result = self.slowness.ask(member, partial(call, storage), within_s, go_on)
+                return call(BoundedRequests(storage, partial(self._within, epoch, member)))
+            go_on = partial(self._goes_on, epoch, member, may_be_large)
+            return self.slowness.ask(member, partial(call, storage), within_s, go_on)
+
+        return self._make(epoch, member, make)
+
+    def _make(self, epoch: Epoch, member: Member, make: Callable[[Storage], T]) -> T:
+        began_s = self.clock.monotonic_s()
+        try:
+            result = make(self.storage(epoch, member))
         except ObjectNotFound:
             self._note_answer(member)
             raise
@@ -326,9 +332,17 @@ class Agreement:
         size_bytes: int = 0,
         count: int = 0,
     ) -> T:
-        go_on = None if size_bytes or count else partial(self.answers, epoch, member)
+        go_on = partial(self._goes_on, epoch, member, not (size_bytes or count))
         within_s = time_for(epoch, size_bytes=size_bytes, count=count)
         return self.slowness.ask(member, call, within_s, go_on)
+
+    def _goes_on(self, epoch: Epoch, member: Member, may_be_large: bool) -> bool:
+        """Whether a request that takes long is waited for."""
+        if not may_be_large:
+            storage = self.storage(epoch, member)
+            if not (isinstance(storage, ServerStorage) and storage.is_being_checked):
+                return False
+        return self.answers(epoch, member)
 
     def _note_answer(self, member: Member) -> None:
         self._failing.pop(member, None)
@@ -373,7 +387,8 @@ class Agreement:
         """
         try:
             mark, within_s = root_names.member_mark(member), within_s or time_for(epoch)
-            self.ask(epoch, member, lambda one: one.get(mark), within_s=within_s)
+            look = partial(self.slowness.ask, member)
+            self._make(epoch, member, lambda one: look(partial(one.get, mark), within_s))
         except ObjectNotFound as error:
             raise MemberFailed(member, error, useless=True) from error
 

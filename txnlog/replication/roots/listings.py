@@ -14,8 +14,6 @@ from txnlog.errors import ObjectNotFound
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.epochs import Epoch, Member
-from txnlog.replication.roots.slowness import time_for
-from txnlog.storage.base import Storage
 
 _AT_ONCE: Final = 1000
 
@@ -175,13 +173,6 @@ def portions(
 
     Raises MemberFailed, ObjectNotFound.
     """
-    begun: list[Iterator[tuple[str, int]]] = []
-
-    def go_on(storage: Storage) -> list[tuple[str, int]]:
-        if not begun:
-            begun.append(storage.list_all(folder))
-        return list(islice(begun[0], _AT_ONCE))
-
-    ask = partial(agreement.ask, epoch, member, go_on, may_be_large=True)
-    while some := ask(within_s=time_for(epoch)):
+    listed = agreement.ask(epoch, member, lambda storage: storage.list_all(folder))
+    while some := agreement.ask(epoch, member, lambda _: list(islice(listed, _AT_ONCE))):
         yield some
