@@ -1,5 +1,5 @@
 """The verbs of the command: the path of a module is what the user types.
 
-``txnlog txns why`` is ``txns/why.py``; ``txnlog offsets ls`` and other groups of a few short verbs
-are one file. A group's package lists its verbs, in the order of its help.
+``txnlog groups seek`` is in ``groups.py``. The verbs of ``topics`` and ``records`` are long: each
+has a file of its own, as ``topics/trim.py``. A group lists its verbs, in the order of its help.
 """

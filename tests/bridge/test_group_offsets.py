@@ -15,7 +15,7 @@ from tests.bridge.mock_kafka import PARTITIONS, MockKafka, Row
 from tests.support.cli.cli_command import cli
 from txnlog import TopicPartition
 from txnlog.bridge import KafkaSink, KafkaSource, TranslatedOffset, translate_offsets
-from txnlog.cli.commands.groups.translate import translate_group
+from txnlog.cli.commands.groups import translate_group
 from txnlog.errors import BridgeFailed, GroupNotEmpty, InvalidOption, UnknownTopicOrPartition
 from txnlog.store import Store
 

@@ -17,27 +17,20 @@ from txnlog.cli.commands import (
     demo,
     doctor,
     export,
+    groups,
     import_,
+    index,
     log,
     maintain,
     metrics,
     offsets,
     schemas,
+    segments,
+    tables,
+    txns,
 )
-from txnlog.cli.commands.groups import log as groups_log
-from txnlog.cli.commands.groups import seek, translate
-from txnlog.cli.commands.index import dump as index_dump
-from txnlog.cli.commands.index import rebuild as index_rebuild
-from txnlog.cli.commands.index import verify as index_verify
 from txnlog.cli.commands.records import changes, count, write
-from txnlog.cli.commands.segments import du
-from txnlog.cli.commands.segments import ls as segments_ls
-from txnlog.cli.commands.segments import verify as segments_verify
-from txnlog.cli.commands.tables import publish
 from txnlog.cli.commands.topics import compact, config, merge, purge, trim
-from txnlog.cli.commands.txns import find_hanging, producers, why
-from txnlog.cli.commands.txns import log as txns_log
-from txnlog.cli.commands.txns import ls as txns_ls
 from txnlog.cli.output import (
     group_fields,
     record_fields,
@@ -48,17 +41,8 @@ from txnlog.cli.output import (
 from txnlog.cli.output.batch_fields import batch_fields
 from txnlog.cli.output.fields import Field
 from txnlog.cli.output.setting_fields import setting_fields
-from txnlog.replication.commands import (
-    add,
-    elect,
-    follow,
-    forget,
-    move_controller,
-    promote,
-    reassign,
-    roots,
-    verify,
-)
+from txnlog.replication.commands import changes as replica_changes
+from txnlog.replication.commands import roots, standbys
 
 CHECKOUT = Path(__file__).parents[2]
 DOCUMENT = CHECKOUT / "docs" / "CLI.md"
@@ -92,8 +76,8 @@ KEYS = {
     "replicas create": [],
     "store describe": keys(*store_fields.STORE),
     "store config": keys(*setting_fields("store")),
-    "replicas follow": keys(*follow.FIELDS),
-    "replicas promote": [*keys(*promote.FIELDS), "missing", *keys(*promote.MISSING)],
+    "replicas follow": keys(*standbys.FOLLOWED),
+    "replicas promote": [*keys(*standbys.PROMOTION), "missing", *keys(*standbys.MISSING)],
     "topics ls": keys(*topic_fields.SUMMARY),
     "topics describe": [
         *keys(*topic_fields.DETAILS[len(topic_fields.SUMMARY) :]),
@@ -112,13 +96,13 @@ KEYS = {
     "topics config set": keys(*config.CHANGES),
     "topics config unset": [],
     "offsets ls": keys(*offsets.FIELDS),
-    "segments ls": keys(*segments_ls.FIELDS),
+    "segments ls": keys(*segments.SEGMENTS),
     "segments dump": keys(*batch_fields(with_records=True), *record_fields.CONTENT),
-    "segments verify": keys(*segments_verify.FIELDS),
-    "segments du": keys(*du.FIELDS),
-    "index dump": keys(*index_dump.FIELDS),
-    "index verify": keys(*index_verify.FIELDS),
-    "index rebuild": keys(*index_rebuild.FIELDS),
+    "segments verify": keys(*segments.CHECKS),
+    "segments du": keys(*segments.USAGE),
+    "index dump": keys(*index.ENTRIES),
+    "index verify": keys(*index.CHECKS),
+    "index rebuild": keys(*index.REBUILDS),
     "log dump": keys(*log.FIELDS),
     "records read": keys(*record_fields.RECORD),
     "records changes": [changes.CHANGE.key],
@@ -126,7 +110,7 @@ KEYS = {
     "records tail": [],
     "records count": [*keys(*count.TOTAL), "partitions", *keys(*count.PARTITIONS)],
     "records write": keys(*write.FIELDS),
-    "tables publish": keys(*publish.FIELDS),
+    "tables publish": keys(*tables.FIELDS),
     "schemas ls": keys(*schemas.SUMMARY),
     "schemas show": keys(*schemas.SCHEMA),
     "schemas add": [],
@@ -138,35 +122,35 @@ KEYS = {
         *group_fields.OFFSETS, *group_fields.STATE, *group_fields.MEMBERS_VERBOSE
     ),
     "groups remove-members": [],
-    "groups seek": keys(*seek.FIELDS),
-    "groups translate": keys(*translate.FIELDS),
+    "groups seek": keys(*groups.RESETS),
+    "groups translate": keys(*groups.TRANSLATED),
     "groups delete": [],
     "groups delete-offsets": [],
-    "groups log": keys(*groups_log.FIELDS, *groups_log.OFFSETS),
-    "txns ls": keys(*txns_ls.list_fields(0)),
+    "groups log": keys(*groups.LOG, *groups.LOGGED_OFFSETS),
+    "txns ls": keys(*txns.list_fields(0)),
     "txns describe": [
         *keys(*transaction_fields.DETAILS[len(transaction_fields.SUMMARY) :]),
         "entries",
         *keys(*transaction_fields.ENTRIES),
     ],
-    "txns producers": keys(*producers.FIELDS),
-    "txns find-hanging": keys(*find_hanging.FIELDS),
-    "txns why": keys(*why.FIELDS, *why.HOLDERS),
+    "txns producers": keys(*txns.PRODUCERS),
+    "txns find-hanging": keys(*txns.HUNG),
+    "txns why": keys(*txns.STABLE_OFFSET, *txns.HOLDERS),
     "txns abort": [],
-    "txns log": keys(*txns_log.FIELDS),
+    "txns log": keys(*txns.LOG),
     "replicas describe": [
         *keys(*roots.SET),
         *("replicas", "scrub", "epochs", "logs"),
         *keys(*roots.REPLICAS, *roots.SCRUB, *roots.EPOCHS, *roots.LOGS),
     ],
-    "replicas add": keys(*add.FIELDS),
+    "replicas add": keys(*replica_changes.JOINED),
     "replicas remove": [],
-    "replicas elect": [*keys(*elect.FIELDS), "older"],
+    "replicas elect": [*keys(*replica_changes.ELECTION), "older"],
     "replicas config": keys(*setting_fields("store")),
-    "replicas reassign": keys(*reassign.FIELDS),
-    "replicas verify": keys(*verify.FIELDS),
-    "replicas forget": keys(*forget.FIELDS),
-    "replicas move-controller": keys(*move_controller.FIELDS),
+    "replicas reassign": keys(*replica_changes.REASSIGNED),
+    "replicas verify": keys(*roots.DIFFERENCES),
+    "replicas forget": keys(*replica_changes.FORGOTTEN),
+    "replicas move-controller": keys(*replica_changes.MOVED),
     "replicas recover": [],
 }
 
@@ -307,16 +291,13 @@ def _texts(tree: ast.AST) -> Iterator[str]:
 
 
 def test_a_verb_is_found_by_what_is_typed(sections: dict[str, str]) -> None:
-    """``txnlog txns why`` is ``commands/txns/why.py``; a short group's verbs share its file.
-
-    Those of the wing are in its own folder, ``txnlog replicas add`` in ``commands/add.py``.
-    """
-    commands, wing = CHECKOUT / "cli" / "commands", CHECKOUT / "txnlog/replication/commands"
+    """``txnlog topics trim`` is ``commands/topics/trim.py``; other groups' verbs share a file."""
+    commands = CHECKOUT / "cli" / "commands"
     for verb in sections:
         typed = verb.replace("-", "_").replace("import", "import_").split()
-        places = [commands.joinpath(*typed), commands.joinpath(*typed[:-1])]
         if typed[0] == "replicas":
-            places = [wing.joinpath(*typed[1:])]
+            continue  # in the wing's own folder
+        places = [commands.joinpath(*typed), commands.joinpath(*typed[:-1])]
         assert any(place.with_suffix(".py").is_file() for place in places), verb
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import txnlog
 from tests.support.cli.cli_command import COMMAND, cli, environment
 from txnlog import TopicPartition
-from txnlog.cli.commands.groups.log import FIELDS
+from txnlog.cli.commands.groups import LOG
 from txnlog.results import GroupLogEntry
 
 
@@ -108,7 +108,7 @@ def test_an_entry_of_many_members_is_one_line_of_a_terminal() -> None:
     entry = GroupLogEntry(
         7, "members-joined", 0, None, None, (), members=ids, detail="c on host: orders; " * 64
     )
-    shown = {field.key: field for field in FIELDS}
+    shown = {field.key: field for field in LOG}
     members, detail = shown["members"], shown["detail"]
     assert members.glance is not None
     assert detail.glance is not None

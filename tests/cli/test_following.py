@@ -11,7 +11,7 @@ import pytest
 from txnlog import replication
 from txnlog.cli.output import patience
 from txnlog.errors import CorruptEntry, StorageError
-from txnlog.replication.commands import follow
+from txnlog.replication.commands import standbys
 
 
 class Time:
@@ -30,7 +30,7 @@ class Time:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     clock = Time()
-    monkeypatch.setattr(follow, "time", clock)
+    monkeypatch.setattr(standbys, "time", clock)
     monkeypatch.setattr(patience, "time", clock)
     return clock
 
@@ -58,7 +58,7 @@ class Follower:
 def test_it_sweeps_at_first_and_every_hour(clock: Time) -> None:
     """A process that is restarted often still sweeps."""
     follower: Any = Follower(clock, lambda _: None)
-    rounds = follow._follow(follower, 600.0)
+    rounds = standbys._follow(follower, 600.0)
     assert [next(rounds) for _ in range(16)] == [*range(1, 17)]
     assert follower.swept_s == [0.0, 4200.0, 8400.0]
 
@@ -69,14 +69,14 @@ def test_a_storage_that_fails_for_less_than_a_minute_is_borne(
     """It is said once each time; one that works in between is patience again."""
     fails = {10.0, 20.0, 60.0, 70.0, 110.0}
     follower: Any = Follower(clock, lambda at: StorageError("slow") if at in fails else None)
-    rounds = follow._follow(follower, 10.0)
+    rounds = standbys._follow(follower, 10.0)
     assert [next(rounds) for _ in range(8)] == [*range(1, 9)]
     assert capsys.readouterr().err.count("slow; trying again") == 3
 
 
 def test_a_storage_that_fails_for_longer_ends_it(clock: Time) -> None:
     follower: Any = Follower(clock, lambda at: StorageError("gone") if at >= 10 else None)
-    rounds = follow._follow(follower, 10.0)
+    rounds = standbys._follow(follower, 10.0)
     next(rounds)
     with pytest.raises(StorageError, match="gone"):
         next(rounds)
@@ -90,7 +90,7 @@ def test_what_will_not_end_is_not_borne(clock: Time) -> None:
     for error in (Final("never"), CorruptEntry("damaged")):
         follower: Any = Follower(clock, {0.0: error}.get)
         with pytest.raises(type(error)):
-            next(follow._follow(follower, 10.0))
+            next(standbys._follow(follower, 10.0))
     assert clock.now_s == 0.0
 
 
@@ -103,6 +103,6 @@ def test_once_is_one_round_and_a_sweep(clock: Time, monkeypatch: pytest.MonkeyPa
         output=SimpleNamespace(rows=lambda _, rows: shown.append([*rows])),
     )
     monkeypatch.setattr(replication, "Follower", lambda *_, **__: follower, raising=False)
-    follow.follow_store(session, "/standby", once=True)
+    standbys.follow_store(session, "/standby", once=True)
     assert shown == [[1]]
     assert follower.swept_s == [0.0]

@@ -19,12 +19,13 @@ from txnlog.doctor.finding import Finding
 from txnlog.doctor.read_failures import ReadFailures, guarded
 from txnlog.doctor.replay import LogKind, Replay
 from txnlog.doctor.rules import (
+    Violation,
     group_checkpoint_violations,
     group_violations,
     stable_offset_violations,
+    topic_checkpoint_violations,
     topic_violations,
 )
-from txnlog.doctor.topic_checkpoints import TopicCheckpoints
 from txnlog.doctor.transactional_ids import KnownIds, examine_ids
 from txnlog.errors import (
     CorruptEntry,
@@ -38,6 +39,7 @@ from txnlog.errors import (
 )
 from txnlog.hooks import registered
 from txnlog.inspect.describe import describe_segments, describe_transaction
+from txnlog.log.manifests import Manifests
 from txnlog.log.named_folders import impossible_folders, list_groups, list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.log.sequence_log import SequenceLog
@@ -50,6 +52,28 @@ from txnlog.state.group import GroupEntry, GroupState
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import TopicEntry
 from txnlog.storage.probe import probe
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCheckpoints:
+    """The checkpoints of one topic."""
+
+    manifests: Manifests
+
+    def unfold(self, checkpoint: TopicState) -> TopicState | None:
+        """The whole state; None if it is of a topic that was deleted, whose manifests are gone.
+
+        Raises CorruptEntry, StorageError.
+        """
+        try:
+            return self.manifests.unfold(checkpoint)
+        except UnknownTopicOrPartition:
+            return None
+
+    def violations(self, replayed: TopicState, checkpoint: TopicState) -> Iterator[Violation]:
+        """See :func:`topic_checkpoint_violations`."""
+        return topic_checkpoint_violations(replayed, checkpoint, self.manifests.log_start_offsets())
+
 
 _IMPOSSIBLE = (
     "nothing in a store can be called so, and everybody passes it over: move it out of the store"

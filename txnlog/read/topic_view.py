@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -11,7 +11,6 @@ from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartiti
 from txnlog.log.manifests import Manifests
 from txnlog.log.placed_records import PartitionHead, PlacedRecords, find_records
 from txnlog.names import TopicPartition
-from txnlog.read.newest_record import find_newest
 from txnlog.read.segment_ranges import SegmentRange, first_at_or_after
 from txnlog.schema import TopicSchema
 from txnlog.state.manifest import Settled
@@ -267,12 +266,13 @@ class TopicView:
     def newest_record(self, storage: Storage, partition: int) -> OffsetAndTimestamp | None:
         """The record of a partition with the greatest time, the first of several; None if empty.
 
-        Reads a piece of one segment, see ``find_newest``. Raises UnknownTopicOrPartition.
+        Reads a piece of one segment, of more only if its newest records are not visible. Raises
+        UnknownTopicOrPartition.
         """
         self.check_partition(partition)
         pinned = self.partitions[partition]
         parts = self.ranges({partition: pinned.log_start_offset}, {partition: pinned.end_offset})
-        found = find_newest(storage, parts)
+        found = _find_newest(storage, parts)
         return None if found is None else OffsetAndTimestamp(*found)
 
     def starting_offsets(self, offsets: Offsets) -> dict[int, int]:
@@ -325,3 +325,41 @@ def _stops(segments: Sequence[Segment], end: int) -> Iterator[int]:
         stop = min(segment.end_offset, end)
         following = segments[at].base_offset if at < len(segments) else end
         yield following if following == stop else stop
+
+
+def _find_newest(storage: Storage, parts: Iterable[SegmentRange]) -> tuple[int, int] | None:
+    """Offset and time (ms) of the record with the greatest time, the first of several, or None.
+
+    Reads a piece of one segment; of more only if a segment's newest records are not visible.
+    """
+    best: tuple[int, int] | None = None  # newest first, then by offset
+    ordered = sorted(
+        parts, key=lambda part: (-part.segment.stored.max_timestamp_ms, part.start_offset)
+    )
+    for part in ordered:
+        if best is not None and best < (-part.segment.stored.max_timestamp_ms, part.start_offset):
+            continue  # all of its records are older, or as new and later
+        found = _find_newest_of(storage, part)
+        if found is not None:
+            here = (-found[1], found[0])
+            best = here if best is None else min(best, here)
+    return None if best is None else (best[1], -best[0])
+
+
+def _find_newest_of(storage: Storage, part: SegmentRange) -> tuple[int, int] | None:
+    segment = part.segment
+    found = first_at_or_after(storage, part, segment.stored.max_timestamp_ms)
+    if found is not None:
+        return found
+    # Only a part is read, or it has aborted records: bisect for the greatest time that some record
+    # reaches.
+    found = first_at_or_after(storage, part, segment.stored.min_timestamp_ms)
+    beyond = segment.stored.max_timestamp_ms
+    while found is not None and (at := found[1] + 1) < beyond:
+        middle = (at + beyond) // 2
+        later = first_at_or_after(storage, part, middle)
+        if later is None:
+            beyond = middle
+        else:
+            found = later
+    return found

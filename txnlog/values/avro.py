@@ -1,4 +1,4 @@
-"""Values of Avro as columns, and columns as values of Avro."""
+"""Values of Avro as columns, and columns as values of Avro; which schemas can read which."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ import pyarrow as pa
 
 from txnlog.errors import InvalidSchema
 from txnlog.values.avro_columns import Numbers, Problems, decode_plain
-from txnlog.values.avro_compatibility import why_not
-from txnlog.values.avro_resolution import default_column, resolve
+from txnlog.values.avro_resolution import (
+    default_column,
+    field_of,
+    may_read,
+    part_for,
+    resolve,
+    short_name,
+)
 from txnlog.values.avro_schema import AvroType, parse_avro
 
 
@@ -130,3 +136,58 @@ def read_avro(text: str, references: Sequence[tuple[str, str]] = ()) -> AvroCode
     except RecursionError as error:
         raise InvalidSchema("it is nested too deeply for a schema of Avro") from error
     return AvroCodec(kind, parsed)
+
+
+def why_not(reader: AvroType, writer: AvroType, where: str = "") -> Iterator[str]:
+    """What stands against reading a writer's values, each with its field; nothing if they can be.
+
+    By Avro's rules of resolution.
+    """
+    place = where or "the value"
+    if writer.kind == "union":
+        for part in writer.parts:
+            yield from why_not(reader, part, where)
+    elif reader.kind == "union":
+        chosen = part_for(writer, reader)
+        if chosen is None:
+            yield f"{place}: {writer.name or writer.kind} is none of the types of the union"
+        else:
+            yield from why_not(chosen, writer, where)
+    elif not may_read(writer, reader):
+        yield f"{place}: {_shown(writer)} cannot be read as {_shown(reader)}"
+    elif reader.logical != writer.logical and reader.logical and writer.logical:
+        yield f"{place}: {writer.logical} cannot be read as {reader.logical}"
+    elif reader.is_decimal and writer.is_decimal:
+        if reader.scale != writer.scale or reader.precision < writer.precision:
+            yield f"{place}: a decimal's scale has changed, or its precision is less"
+    elif reader.kind == "enum":
+        lost = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
+        if lost and reader.default_symbol is None:
+            yield f"{place}: enum {reader.name!r} lacks {', '.join(lost[:5])}, and has no default"
+    elif reader.kind == writer.kind == "record":
+        yield from _fields_of(reader, writer, where)
+    else:
+        for one, other in zip(reader.parts, writer.parts, strict=True):
+            yield from why_not(one, other, f"{where}[]")
+
+
+def _fields_of(reader: AvroType, writer: AvroType, where: str) -> Iterator[str]:
+    for one in reader.fields:
+        place = f"{where}.{one.name}" if where else one.name
+        number = field_of(writer, one)
+        if number is not None:
+            yield from why_not(one.type, writer.fields[number].type, place)
+        elif not one.default:
+            yield f"{place}: the reader's field has no default, and the writer does not have it"
+        else:
+            try:
+                default_column(one.type, one.default[0])
+            except InvalidSchema as error:
+                yield f"{place}: {error}"
+
+
+def _shown(kind: AvroType) -> str:
+    if not kind.name:
+        return kind.kind
+    size = f" of {kind.size} bytes" if kind.kind == "fixed" else ""
+    return f"{kind.kind} {short_name(kind.name)!r}{size}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from txnlog.admin.compaction.cleanable import Cleanable, SegmentFacts, find_cleanable
@@ -12,8 +12,8 @@ from txnlog.admin.compaction.cleaner import (
     CompactedGroup,
     SourceSegment,
 )
-from txnlog.admin.compaction.sources import sources_of
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
+from txnlog.admin.compaction.tombstones import NO_TOMBSTONES
 from txnlog.admin.record_times import lies_ahead, newest_record_ms
 from txnlog.admin.rewrite import Rewriting, rewriting_config
 from txnlog.admin.rewrite_tasks import TaskRunner, run_here
@@ -24,6 +24,8 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.rewriting import TombstoneStay
 from txnlog.log.uploads import TopicSpec
 from txnlog.read.pin import pin_topics
+from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.topic_view import TopicView
 from txnlog.state.segment import Segment
 from txnlog.storage.base import Storage
 
@@ -93,7 +95,7 @@ def compact_topic(
     tasks = []
     now_ms = times.earliest_ms
     for partition, segments in placed.segments.items():
-        sources = sources_of(view, partition, segments, placed.hidden_entries)
+        sources = _sources_of(view, partition, segments, placed.hidden_entries)
         stable_offset = view.partitions[partition].end_offset
         facts = [source.facts for source in sources]
         if config.min_compaction_lag_ms:
@@ -201,3 +203,43 @@ def _put(logs: Logs, task: _CleanTask, group: CompactedGroup, times: Times) -> b
     ]
     rewriting.add(task.partition, task.segments[group.start : group.stop], replacements)
     return rewriting.put(stay)
+
+
+def _sources_of(
+    view: TopicView, partition: int, segments: Sequence[Segment], hidden_entries: Container[int]
+) -> list[SourceSegment]:
+    """The segments that hold a partition's records, from its log start on, with their facts.
+
+    Segments placed by ``hidden_entries`` were aborted: they have no records to read.
+    """
+    log_start = view.partitions[partition].log_start_offset
+    return [
+        SourceSegment(
+            _facts_of(segment),
+            None
+            if segment.entry in hidden_entries
+            else SegmentRange(
+                view.topic,
+                partition,
+                segment,
+                max(segment.base_offset, log_start),
+                segment.end_offset,
+                topic_id=view.topic_id,
+                hides_aborted=segment.stored.has_aborted,
+            ),
+        )
+        for segment in segments
+    ]
+
+
+def _facts_of(segment: Segment) -> SegmentFacts:
+    rewritten = segment.stored.rewritten
+    return SegmentFacts(
+        base_offset=segment.base_offset,
+        end_offset=segment.end_offset,
+        size_bytes=segment.stored.size_bytes,
+        min_timestamp_ms=segment.stored.min_timestamp_ms,
+        max_timestamp_ms=segment.stored.max_timestamp_ms,
+        is_clean=rewritten is not None and rewritten.is_compacted,
+        delete_horizon_ms=NO_TOMBSTONES if rewritten is None else rewritten.delete_horizon_ms,
+    )

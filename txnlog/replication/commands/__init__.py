@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 from txnlog.cli.verbs import verb_group
-from txnlog.replication.commands import (
-    add,
-    config,
-    create,
-    describe,
-    elect,
-    follow,
-    forget,
-    move_controller,
-    promote,
-    reassign,
-    recover,
-    remove,
-    verify,
-)
+from txnlog.replication.commands import changes, roots, standbys
 
 app = verb_group(
     "Replicas: who leads, who is in sync, what differs; standbys.",
     {
-        "create": create.create_replicas,
-        "describe": describe.describe_replicas,
-        "add": add.add_replica,
-        "remove": remove.remove_replica,
-        "elect": elect.elect_leader,
-        "config": config.configure_replicas,
-        "reassign": reassign.reassign_replicas,
-        "verify": verify.verify_replicas,
-        "move-controller": move_controller.move_controller,
-        "recover": recover.recover,
-        "forget": forget.forget_incarnations,
-        "follow": follow.follow_store,
-        "promote": promote.promote_standby,
+        "create": changes.create_replicas,
+        "describe": roots.describe_replicas,
+        "add": changes.add_replica,
+        "remove": changes.remove_replica,
+        "elect": changes.elect_leader,
+        "config": changes.configure_replicas,
+        "reassign": changes.reassign_replicas,
+        "verify": roots.verify_replicas,
+        "move-controller": changes.move_controller,
+        "recover": changes.recover,
+        "forget": changes.forget_incarnations,
+        "follow": standbys.follow_store,
+        "promote": standbys.promote_standby,
     },
 )

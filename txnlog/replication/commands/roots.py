@@ -1,17 +1,23 @@
-"""What the verbs share: the roots of a store, and how they are shown."""
+"""``txnlog replicas describe`` and ``verify``: who is in sync, and what differs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from txnlog.cli.output.fields import Field, names, number, size, text, time
+import typer
+
+from txnlog.cli.output.damage import DamageReporter
+from txnlog.cli.output.exits import FAILURE
+from txnlog.cli.output.fields import Field, flag, names, number, size, text, time
 from txnlog.cli.output.output import Output
+from txnlog.cli.output.streams import warn
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
     from txnlog.replication import (
         LogWatermark,
         Replica,
+        ReplicaDifference,
         ReplicaEpoch,
         Replicas,
         ReplicasDescription,
@@ -113,3 +119,111 @@ def print_set(
             document.rows("epochs", "Epochs", EPOCHS, epochs)
         if logs is not None:
             document.rows("logs", "Logs", LOGS, logs)
+
+
+def describe_replicas(
+    session: Session,
+    history: Annotated[
+        bool, typer.Option("--history", help="The epochs, too: every change of the set, and why.")
+    ] = False,
+    lag: Annotated[
+        bool, typer.Option("--lag", help="What all roots lack, too: lists them whole.")
+    ] = False,
+    logs: Annotated[
+        bool, typer.Option("--logs", help="Each log's high watermark: lists all in sync whole.")
+    ] = False,
+) -> None:
+    """Show the roots: who leads, who is in sync, who answers.
+
+    CONDITION and ANSWER are explained in docs/REPLICAS.md, with what to do about each. BEHIND is
+    what a root that copies, to come in, has not copied yet; with --lag also what others lack, and
+    DIFFERING what they have in other sizes than the rest. OLD are incarnations, what
+    a root had before it was put out; `replicas forget` deletes them. UNDER-REPLICATED, with --lag,
+    are data files at fewer roots than replication.factor says; `replicas reassign` copies them,
+    and those that are ONLY OUT: at a root that is out. These may have been deleted since, too.
+
+    Exit code 1 if nothing can be read or acknowledged: offline, below minimum, no controller,
+    outdated controller.
+
+    \b
+    Example:
+      txnlog replicas describe --store /data/disk1/store
+      txnlog replicas describe --history --lag -o json
+    """
+    replicas = open_roots(session)
+    found = replicas.describe(with_lag=lag)
+    epochs = replicas.history() if history else None
+    offline = found.condition == "offline"
+    print_set(
+        session.output,
+        found,
+        epochs,
+        replicas.watermarks() if logs and not offline else None,
+    )
+    if offline:
+        warn("no root in sync answers: nothing can be read or written")
+    elif found.condition == "no controller":
+        warn(
+            "the controller does not answer: everything can be read, nothing is acknowledged. If "
+            "it is lost for good, `txnlog replicas recover` makes it anew"
+        )
+        if history:
+            warn("the epochs are those that roots keep: under others nothing was written")
+    elif found.condition == "outdated controller":
+        warn(
+            "a root has an epoch that the controller does not have: it was restored from a backup, "
+            "or another one was made, and nothing above need be true. See docs/REPLICAS.md"
+        )
+    elif found.condition == "below minimum":
+        warn(f"fewer than {found.min_insync} roots in sync answer: nothing is acknowledged")
+    if found.condition not in ("whole", "degraded", "unknown"):
+        raise typer.Exit(FAILURE)
+
+
+DIFFERENCES: list[Field[ReplicaDifference]] = [
+    text("kind", "KIND", lambda found: found.kind),
+    names("members", "AT", lambda found: found.members),
+    text("name", "NAME", lambda found: found.name),
+    size("size_bytes", "BYTES", lambda found: found.size_bytes),
+    flag("is_repaired", "REPAIRED", lambda found: found.is_repaired, "yes", "no"),
+    text("detail", "DETAIL", lambda found: found.detail),
+]
+
+
+def verify_replicas(
+    session: Session,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read everything and compare the bytes, too.")
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Give roots what they lack, from one that has it.")
+    ] = False,
+) -> None:
+    """Compare the roots in sync, by names and sizes. Safe while others write.
+
+    KIND is missing (the roots at AT lack it), damaged (theirs is not what was written, and another
+    one's is), differs (nothing tells which is right) or extra (the leader does not have it: it is
+    being deleted, was left by a deletion that was cut short, or was never acknowledged). What
+    differs is looked at twice before it is reported.
+
+    --repair copies what is missing, if its bytes are sound, and replaces damaged data files; it
+    changes nothing else. Exit code 3 if something is missing, damaged or differs after that.
+
+    \b
+    Example:
+      txnlog replicas verify
+      txnlog replicas verify --deep --repair
+    """
+    from txnlog.replication import Replicas
+
+    store = session.open_store() if repair else session.open_to_read()
+    with DamageReporter() as reporter:
+        found = Replicas(store).verify(with_contents=deep, repair=repair)
+        watched = reporter.watch(found, _damage)
+        session.output.rows(DIFFERENCES, watched, streamed=True)
+
+
+def _damage(found: ReplicaDifference) -> list[str]:
+    if found.is_repaired or found.kind == "extra":
+        return []
+    return [f"{found.name} at {', '.join(found.members)}: {found.kind}: {found.detail}"]

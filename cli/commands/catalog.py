@@ -1,4 +1,4 @@
-"""``txnlog catalog serve``: an Iceberg REST catalog over a store, read-only."""
+"""``txnlog catalog``: topics as the tables of a catalog."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from txnlog.cli.output.streams import flush, write
 from txnlog.cli.session import Session
+from txnlog.cli.verbs import verb_group
 
 
 def serve_catalog(
@@ -72,3 +73,6 @@ def serve_catalog(
         host=LOOPBACK if host is None else host,
         token_file=token_file,
     )
+
+
+app = verb_group("Catalog: topics as tables of an Iceberg REST catalog.", {"serve": serve_catalog})

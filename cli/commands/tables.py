@@ -1,4 +1,4 @@
-"""``txnlog tables publish``: a topic becomes a Delta or an Iceberg table, or one is renewed."""
+"""``txnlog tables``: topics as tables of a lakehouse."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import typer
 from txnlog.cli.input.storage_options import parse_storage_options
 from txnlog.cli.output.fields import Field, number, text
 from txnlog.cli.session import Session
+from txnlog.cli.verbs import verb_group
 
 if TYPE_CHECKING:
     from txnlog.results import TablePublication
     from txnlog.store import Store
-
 
 FIELDS: list[Field[TablePublication]] = [
     text("topic", "TOPIC", lambda done: done.topic),
@@ -97,3 +97,6 @@ def _publish_iceberg(
 
     opened = open_catalog(catalog, properties)
     return store.tables.publish_iceberg(topic, opened, table, location=location)
+
+
+app = verb_group("Tables: topics as Delta and Iceberg tables.", {"publish": publish_table})
