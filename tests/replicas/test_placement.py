@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.replication.placed_roots import FILES, Set, trim_at
+from tests.support.replication.placed_roots import FILES, Set, is_whole, trim_at
 from tests.support.replication.replica_world import LAG_MS, MemberHeap, Roots
 from txnlog.errors import (
     InvalidConfig,
@@ -293,11 +293,11 @@ def test_the_only_copy_is_at_a_root_that_is_out() -> None:
     before = {name for name in FILES if not them.holders(name)}
     assert before
     with pytest.raises(InvalidOption, match=f"no root in sync has {len(before)} data files"):
-        forget(them.storage, holder)
+        forget(them.storage, holder, is_whole)
     (done,) = reassign(them.agreement)
     assert (done.copied, done.deleted, done.lacking) == (len(before), 0, 0)
     them.check_placed()
-    forget(them.storage, holder)
+    forget(them.storage, holder, is_whole)
     them.check_placed()
 
 
@@ -377,21 +377,21 @@ def test_a_root_that_is_gone_for_good_is_given_up() -> None:
     (holder,) = them.holders(FILES[0])
     take_out(them.agreement, root_of(holder))
     with pytest.raises(InvalidOption, match="answers: it is not lost"):
-        forget(them.storage, holder, lost=True)
+        forget(them.storage, holder, is_whole, lost=True)
     them.roots.down.add(root_of(holder))
     with pytest.raises(NotEnoughReplicas):
         them.storage.size(FILES[0])
     with pytest.raises(StorageError):
-        forget(them.storage, holder)
-    forget(them.storage, holder, lost=True, dry_run=True)
+        forget(them.storage, holder, is_whole)
+    forget(them.storage, holder, is_whole, lost=True, dry_run=True)
     assert holder in them.roots.epoch().left
-    assert forget(them.storage, holder, lost=True).objects == 0
+    assert forget(them.storage, holder, is_whole, lost=True).objects == 0
     began_ms = them.clock.time_ms
     with pytest.raises(ObjectNotFound):
         them.storage.size(FILES[0])
     assert them.clock.time_ms == began_ms
     with pytest.raises(InvalidOption, match="let go of before"):
-        forget(them.storage, holder, lost=True)
+        forget(them.storage, holder, is_whole, lost=True)
 
 
 def test_a_root_that_joins_takes_its_share() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.replication.placed_roots import FILES, Set, trim_at
+from tests.support.replication.placed_roots import FILES, Set, is_whole, trim_at
 from txnlog.errors import (
+    InvalidOption,
     NotEnoughReplicas,
     StorageError,
 )
@@ -22,9 +23,12 @@ from txnlog.replication.roots.epochs import (
     Member,
     root_of,
 )
+from txnlog.replication.roots.old_incarnations import forget
 from txnlog.replication.roots.placement import keepers
 from txnlog.replication.roots.reassignment import reassign
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.root_join import join
+from txnlog.replication.roots.verification import verify
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 
@@ -146,7 +150,7 @@ def test_of_two_who_rely_on_each_others_copy_none_deletes() -> None:
         return newest
 
     slow.is_newest = sleep  # type: ignore[method-assign]
-    assert trim.trim(slow, them.roots.epoch(), {name: [gone]}) == [name]
+    assert trim.trim(slow, them.roots.epoch(), {name: [gone]}, is_whole) == [name]
     assert them.holders(name) == {"c-0"}
     assert them.notes() == []
 
@@ -217,6 +221,103 @@ def test_nothing_is_deleted_under_an_epoch_that_has_passed() -> None:
     epoch = them.roots.epoch()
     take_out(them.agreement, root_of(keepers(epoch, FILES[0])[0]))
     gone = next(member for member in them.roots.epoch().in_sync)
-    assert trim.trim(them.other().agreement, epoch, {FILES[0]: [gone]}) == []
+    assert trim.trim(them.other().agreement, epoch, {FILES[0]: [gone]}, is_whole) == []
     assert len(them.holders(FILES[0])) == 2
     assert them.notes() == []
+
+
+# -- damage --------------------------------------------------------------------------------------
+
+
+def test_no_copy_is_deleted_while_those_that_stay_are_damaged() -> None:
+    """They have the same size; verification repairs them, and then it is deleted."""
+    them = Set(1)
+    name = FILES[0]
+    (kept,) = keepers(them.roots.epoch(), name)
+    other = next(member for member in them.roots.epoch().in_sync if member != kept)
+    them.roots.heap(kept).put(name, b"0")
+    them.roots.heap(other).put(name, b"1")
+    reassign(them.agreement, is_sound=is_whole)
+    assert them.holders(name) == {kept, other}
+    assert them.notes() == []
+    (found,) = verify(them.storage, is_whole, with_contents=True, repair=True)
+    assert (found.kind, found.members, found.is_repaired) == ("damaged", (kept,), True)
+    (done,) = reassign(them.agreement, is_sound=is_whole)
+    assert (done.copied, done.deleted) == (0, 1)
+    assert them.holders(name) == {kept}
+    assert them.storage.get(name) == b"1"
+
+
+def test_what_is_copied_is_whole_if_any_copy_is() -> None:
+    them = Set(2)
+    name = FILES[0]
+    first, lacking = keepers(them.roots.epoch(), name)
+    other = next(one for one in them.roots.epoch().in_sync if one not in (first, lacking))
+    them.roots.heap(first).put(name, b"0")
+    them.roots.heap(other).put(name, b"1")
+    (done,) = reassign(them.agreement, is_sound=is_whole)
+    assert (done.copied, done.deleted) == (1, 0)
+    assert them.roots.heap(lacking).get(name) == b"1"
+    assert them.holders(name) == {first, lacking, other}
+
+
+def test_what_is_damaged_everywhere_is_copied_as_it_is() -> None:
+    """Some of it can be read."""
+    them = Set(2)
+    first, lacking = keepers(them.roots.epoch(), FILES[0])
+    them.roots.heap(first).put(FILES[0], b"0")
+    (done,) = reassign(them.agreement, is_sound=is_whole)
+    assert (done.copied, done.lacking) == (1, 0)
+    assert them.roots.heap(lacking).get(FILES[0]) == b"0"
+
+
+@pytest.mark.parametrize("factor", [1, 2, None])
+def test_an_old_incarnation_stays_while_it_alone_has_data_whole(factor: int | None) -> None:
+    """Its root is out; verification takes the data from there, and then it goes."""
+    them = Set(factor or 2)
+    if factor is None:
+        change_settings(them.agreement, {FACTOR: "all"})
+    them.put_files()
+    gone = "a-0"
+    whole_there = [name for name in FILES if gone in them.holders(name)]
+    take_out(them.agreement, "a")
+    if factor:
+        reassign(them.agreement, is_sound=is_whole)
+    rotten = whole_there[0]
+    for member in them.holders(rotten):
+        them.roots.heap(member).replace(rotten, b"0")
+    for dry_run in (True, False):
+        with pytest.raises(InvalidOption, match=rf"only a-0 has 1 .*{rotten}: .*verify --deep"):
+            forget(them.storage, gone, is_whole, dry_run=dry_run)
+    found = [*verify(them.storage, is_whole, with_contents=True, repair=True)]
+    assert {(one.name, one.kind, one.is_repaired) for one in found} == {(rotten, "damaged", True)}
+    assert forget(them.storage, gone, is_whole).objects
+    assert them.storage.get(rotten) == rotten.encode()
+
+
+def test_what_an_old_incarnation_has_damaged_too_does_not_keep_it() -> None:
+    them = Set(2)
+    them.put_files()
+    name = FILES[0]
+    gone, *_ = sorted(them.holders(name))
+    for member in them.holders(name):
+        them.roots.heap(member).replace(name, b"0")
+    take_out(them.agreement, root_of(gone))
+    reassign(them.agreement, is_sound=is_whole)
+    assert forget(them.storage, gone, is_whole).objects
+
+
+def test_what_was_read_when_its_root_came_back_is_not_read_again() -> None:
+    """The old incarnation goes without a request for data; on a disk the files are the same."""
+    them = Set(3)
+    them.put_files()
+    take_out(them.agreement, "a")
+    join(them.agreement, "a", "heap://a", is_whole)
+    read: list[str] = []
+
+    def judge(storage: Storage, name: str) -> bool:
+        read.append(name)
+        return is_whole(storage, name)
+
+    assert forget(them.storage, "a-0", judge).objects
+    assert read == []

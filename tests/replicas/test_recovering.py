@@ -265,7 +265,7 @@ def test_who_knows_most_is_forgotten(made: txnlog.Store, tmp_path: Path) -> None
     """Below the operators' methods, too: another one in sync knows a later epoch before."""
     storage = came_and_leads(tmp_path)
     for member in ("r0-0", "r1-0"):
-        forget(storage, member)
+        forget(storage, member, lambda *_: None)
     shutil.rmtree(tmp_path / "control")
     recover(tmp_path, "c")
     assert values(reopened(tmp_path, "b")) == ["1"]
@@ -286,11 +286,11 @@ def test_who_alone_knows_most_stays(
     with monkeypatch.context() as patch:
         patch.setattr(LocalStorage, "put_if_absent", fails)
         with pytest.raises(StorageError, match="no space is left"):
-            forget(storage, "r0-0")
-    forget(storage, "r1-0")
+            forget(storage, "r0-0", lambda *_: None)
+    forget(storage, "r1-0", lambda *_: None)
     with monkeypatch.context() as patch:
         patch.setattr(LocalStorage, "put_if_absent", fails)
-        forget(storage, "r0-0")
+        forget(storage, "r0-0", lambda *_: None)
 
 
 def test_one_from_a_backup_is_refused(made: txnlog.Store, tmp_path: Path) -> None:

@@ -50,6 +50,6 @@ def steps(
         came_back |= one.member is not None
         yield one
     if came_back and places(storage.agreement.epoch()):
-        yield from reassign(storage.agreement)
+        yield from reassign(storage.agreement, is_sound=is_sound)
     if failed is not None:
         raise failed

@@ -248,13 +248,14 @@ class Replicas:
         if force or not places(agreement.refresh()):
             take_out(agreement, root, dry_run=dry_run)
             return []
-        before = reassign(agreement, without=root, deletes=False, dry_run=dry_run)
+        move = partial(reassign, agreement, is_sound=self._sound_copies(), deletes=False)
+        before = move(without=root, dry_run=dry_run)
         if dry_run:
             return before
         _check_copied(root, before)
         take_out(agreement, root)
         # Data put since, and data that others were about to delete because this root had it.
-        after = reassign(agreement, deletes=False)
+        after = move()
         _check_copied(f"{root}, which is out now: leave its disk as it is", after)
         return before + after
 
@@ -264,7 +265,8 @@ class Replicas:
         """Copy data to the roots where it belongs, then delete it at those where it does not.
 
         For after a change of ``replication.factor``, racks or the set of roots. It lists the roots
-        whole. May run while others write and in several processes, and stop anywhere.
+        whole, and reads what it moves: nothing is deleted of which no other copy is whole. May run
+        while others write and in several processes, and stop anywhere.
 
         Args:
             topics: the names of one or several; None for all.
@@ -280,7 +282,8 @@ class Replicas:
             StorageError: the controller fails.
         """
         chosen = [topics] if isinstance(topics, str) else topics
-        return reassign(self._go_by_controller().agreement, chosen, dry_run=dry_run)
+        agreement, judge = self._go_by_controller().agreement, self._sound_copies()
+        return reassign(agreement, chosen, judge, dry_run=dry_run)
 
     def elect(
         self, root: str | None = None, *, unclean: bool = False, dry_run: bool = False
@@ -375,8 +378,9 @@ class Replicas:
     def forget(self, member: str, *, lost: bool = False, dry_run: bool = False) -> Forgotten:
         """Delete a root's copy from before it left the in-sync set, an old incarnation.
 
-        If ``replication.factor`` is set it may have the only copy of data: then this is refused
-        until :meth:`reassign` has copied that.
+        It may have the only copy of data, or the only one that is whole: then this is refused until
+        :meth:`reassign`, or :meth:`verify`, has copied that. Data is read for it, once, at a root
+        in sync, unless its own root has taken it back.
 
         Args:
             member: its name, such as 'r1-0', as in :meth:`describe`. A current member is refused.
@@ -391,7 +395,8 @@ class Replicas:
             StorageError: the root or the controller fails, or no root in sync can keep the newest
                 epoch; call it again if some files are left.
         """
-        return forget(self._go_by_controller(), member, lost=lost, dry_run=dry_run)
+        storage, judge = self._go_by_controller(), self._sound_copies()
+        return forget(storage, member, judge, lost=lost, dry_run=dry_run)
 
     def history(self) -> list[ReplicaEpoch]:
         """The history of epochs, oldest first: which root led, which were in sync, and why.

@@ -15,6 +15,7 @@ from txnlog.replication.roots.epochs import (
 )
 from txnlog.replication.roots.placement import keepers
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.storage.base import Storage
 from txnlog.testing import VirtualClock
 
 FILES = [f"topics/t/data/{number % 5}/{number:032x}-0.log" for number in range(12)]
@@ -62,5 +63,10 @@ class Set:
         return [name for names in listed for name in names if root_names.is_trim_note(name)]
 
 
+def is_whole(storage: Storage, name: str) -> bool:
+    """Whether a file is one of those that are put here, undamaged."""
+    return storage.get(name) in (name.encode(), b"1")
+
+
 def trim_at(them: Set, name: str, member: Member) -> list[str]:
-    return trim.trim(them.other().agreement, them.roots.epoch(), {name: [member]})
+    return trim.trim(them.other().agreement, them.roots.epoch(), {name: [member]}, is_whole)

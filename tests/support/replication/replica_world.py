@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -379,6 +379,7 @@ class World:
         severs: bool = False,
         grows: bool = False,
         loses: bool = False,
+        decays: bool = False,
     ) -> None:
         chance = random.Random(seed)
         least = chance.choice([1, 1, 2])
@@ -414,6 +415,9 @@ class World:
         """Entries are damaged at some roots."""
         self.rots = rots
         """Data of earlier incarnations is damaged, too: who comes back has to look."""
+        self.decays = decays
+        """Data is damaged at one root, while others have it whole, and nobody moves any."""
+        self.moving = 0
         self.kept_data = 0
         self.cleans = cleans
         """Old epochs are deleted, and so many of the newest stay."""
@@ -458,13 +462,15 @@ class World:
                 if not self._has(member, name, data):
                     raise Violation(f"lost: {name} was acknowledged, {member} lacks it in {epoch}")
                 named = named_in(data)
-                if not places(epoch) and _get(heap, named) != self.meant[named]:
+                if places(epoch) or self.decays:
+                    continue
+                if _get(heap, named) != self.meant[named]:
                     raise Violation(f"lost: {named}, which {name} names, at {member} in {epoch}")
             if len(epoch.in_sync) < 1:
                 raise Violation("nobody is in sync")
         if epoch.number < self.acked_in:
             raise Violation(f"lost: {epoch}, and something was acknowledged under {self.acked_in}")
-        if places(epoch):
+        if places(epoch) or self.decays:
             self._judge_placed(epoch)
         for member in {*epoch.in_sync} - self.roots.dead:
             heap = self.roots.heap(member)
@@ -727,7 +733,7 @@ class World:
             if self.placed:
                 raise Violation(f"{named} is named by an entry, and not found") from error
             raise
-        if found != self.meant[named]:
+        if found != self.meant[named] and named not in self.rot.decayed:
             raise Violation(f"{named} is not what was written")
 
     def reassign(self, process: Process) -> None:
@@ -736,11 +742,11 @@ class World:
         while self.writing:
             storage = self._reopened(process, storage)
             process.clock.sleep(process.chance.uniform(0, 4))
-            with suppress(StorageError, InvalidOption):
+            with suppress(StorageError, InvalidOption), self._moving():
                 if process.chance.random() < 0.3:
                     factor = process.chance.choice(["1", "2", "2", "all"])
                     change_settings(storage.agreement, {FACTOR: factor})
-                for done in reassign(storage.agreement):
+                for done in reassign(storage.agreement, is_sound=self._is_sound):
                     self.moved += done.copied + done.deleted
 
     def bring_back(self, process: Process) -> None:
@@ -750,7 +756,7 @@ class World:
             storage = self._reopened(process, storage)
             late = self.operated or self.scarce
             process.clock.sleep(process.chance.uniform(0, 20 if late else 2))
-            with suppress(StorageError):
+            with suppress(StorageError), self._moving():
                 epoch = storage.agreement.refresh()
                 known = {root_of(member) for member in epoch.in_sync}
                 if process.chance.random() < 0.9:  # else they are in each other's way
@@ -783,7 +789,7 @@ class World:
         while self.writing:
             storage = self._reopened(process, storage)
             process.clock.sleep(process.chance.uniform(0, 2))
-            with suppress(StorageError):
+            with suppress(StorageError), self._moving():
                 for _ in return_roots(storage, prepare, self._is_sound):
                     self.returned += 1
 
@@ -793,7 +799,8 @@ class World:
         while self.writing:
             storage = self._reopened(process, storage)
             process.clock.sleep(process.chance.uniform(0, 6))
-            with suppress(StorageError, InvalidOption, NotAStore, StoreExists):
+            refused = StorageError, InvalidOption, NotAStore, StoreExists
+            with suppress(*refused), self._moving():
                 epoch = storage.agreement.refresh()
                 root = process.chance.choice(self.roots.names)
                 match process.chance.choice(_OPERATIONS):
@@ -805,14 +812,13 @@ class World:
                         returns = process.chance.random() < 0.5
                         change_settings(storage.agreement, {AUTO_RETURN: returns})
                     case "verify":
-                        for _ in verify(storage, lambda *_: None, with_contents=True, repair=True):
-                            pass
+                        self._repair(storage)
                     case "move":
                         places = self.roots.spare if self.roots.lost else self.roots.places
                         place = process.chance.choice([*places])
                         move(storage.agreement, self.roots.place(process, place))
                     case "forget":
-                        forget(storage, f"{root}-{process.chance.randrange(4)}")
+                        forget(storage, f"{root}-{process.chance.randrange(4)}", self._is_sound)
 
     def clean(self, process: Process) -> None:
         """Delete old epochs, as maintenance does."""
@@ -827,6 +833,38 @@ class World:
     def _is_sound(self, storage: Storage, name: str) -> bool | None:
         """Whether a copy of data is what was written."""
         return storage.get(name) == self.meant[name] if name in self.meant else None
+
+    def _repair(self, storage: ReplicatedStorage) -> None:
+        for _ in verify(storage, self._is_sound, with_contents=True, repair=True):
+            pass
+
+    @contextmanager
+    def _moving(self) -> Iterator[None]:
+        """Somebody copies or deletes data, and may just have found a copy of it whole."""
+        self.moving += 1
+        try:
+            yield
+        finally:
+            self.moving -= 1
+
+    def _decay(self, chance: random.Random) -> None:
+        """Change data at one root, where another one that may be asked has it whole.
+
+        On a disk a root's incarnations share the file.
+        """
+        epoch = self.roots.epoch()
+        named = sorted({named_in(data) for data in self.acked.values()} - self.given_up)
+        if not self.decays or self.moving or not named:
+            return
+        name = chance.choice(named)
+        whole: dict[str, list[Member]] = {}
+        for member in (*epoch.in_sync, *epoch.left):
+            heap = self.roots.heap(member)
+            if _get(heap, name) == self.meant[name] and not _is_doomed(heap, name):
+                whole.setdefault(root_of(member), []).append(member)
+        if len(whole) > 1:
+            doomed = chance.choice(sorted(whole))
+            self.rot.decay(name, (self.roots.heap(member) for member in whole[doomed]))
 
     def sever(self, process: Process) -> None:
         while self.writing:
@@ -911,6 +949,7 @@ class World:
             process.clock.sleep(process.chance.uniform(0, 5))
             process.step("trouble")  # which ends this if the run has ended
             self._damage_earlier()
+            self._decay(process.chance)
             for root in self.rot.roots:
                 members = [
                     member for member in self.roots.epoch().members if root_of(member) == root
@@ -1003,7 +1042,10 @@ class World:
                 self.show(path, data)
         self.judge()
         self._judge_recovery()
-        if self.placed:
+        if self.decays:
+            self._repair(storage)
+            self.rot.decayed.clear()
+        if self.placed or self.decays:
             self._check_placed(storage)
 
     def _check_placed(self, storage: ReplicatedStorage) -> None:
@@ -1011,13 +1053,24 @@ class World:
         named = {named_in(data) for data in self.acked.values()} - self.given_up
         for name in sorted(named):
             self._check_data(storage, name)
-        lacking = sum(done.lacking for done in reassign(storage.agreement))
+        if not self.placed:
+            return
+        moved = reassign(storage.agreement, is_sound=self._is_sound)
+        lacking = sum(done.lacking for done in moved)
         epoch = self.roots.epoch()
         heaps = [self.roots.heap(member) for member in epoch.in_sync]
         few = [n for n in named if sum(_get(h, n) is not None for h in heaps) < copies(epoch, n)]
         if len(few) > lacking:
             raise Violation(f"{few} are at too few roots in {epoch}")
         self.judge()
+
+
+def _is_doomed(heap: HeapStorage, name: str) -> bool:
+    """Whether somebody was about to delete it there: that may still come."""
+    marks = (
+        f"{root_names.MEMBER_MARKS}/{mark}" for mark in heap.list_names(root_names.MEMBER_MARKS)
+    )
+    return any(name.encode() in heap.get(mark) for mark in marks)
 
 
 def _get(heap: HeapStorage, name: str) -> bytes | None:

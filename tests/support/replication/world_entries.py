@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import msgspec
 
@@ -46,6 +47,8 @@ class Rot:
         self.roots = chance.sample(roots, (len(roots) - 1) // 2)
         self.damaged: set[tuple[Member, str]] = set()
         self.lost: set[tuple[Member, str]] = set()
+        self.decayed: set[str] = set()
+        """Data that is damaged somewhere, at any root."""
         self._chance = chance
 
     def flip(self, member: Member, heap: HeapStorage) -> None:
@@ -60,6 +63,12 @@ class Rot:
         found = [name for name, _ in heap.list_all("") if names.is_unique(name)]
         if found:
             self._flip_one(heap, found)
+
+    def decay(self, name: str, heaps: Iterable[HeapStorage]) -> None:
+        """Change any bit of these copies of data."""
+        for heap in heaps:
+            self._flip_one(heap, [name])
+        self.decayed.add(name)
 
     def _flip_one(self, heap: HeapStorage, among: list[str]) -> str:
         name = self._chance.choice(among)

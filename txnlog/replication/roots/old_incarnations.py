@@ -10,6 +10,7 @@ to know a later one before.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,17 +20,25 @@ from typing import Final
 from txnlog import names
 from txnlog.errors import InvalidOption, NotEnoughReplicas, ObjectNotFound, StoreExists
 from txnlog.replication import root_names
+from txnlog.replication.roots import same_bytes
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.controller_move import known_controllers
 from txnlog.replication.roots.epoch_notes import list_notes, note_epoch
-from txnlog.replication.roots.epochs import Epoch, Member, forgotten, incarnation_of, root_of
+from txnlog.replication.roots.epochs import (
+    Epoch,
+    Member,
+    forgotten,
+    incarnation_of,
+    member_of,
+    root_of,
+)
+from txnlog.replication.roots.listings import Listings, add_listing
 from txnlog.replication.roots.members import MARK_DECODER, MemberOpener, without_mark
-from txnlog.replication.roots.placement import places
-from txnlog.replication.roots.reassignment import only_copies
+from txnlog.replication.roots.placement import is_placed, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
-from txnlog.replication.roots.same_bytes import is_sound
 from txnlog.replication.roots.slowness import time_for
-from txnlog.replication.roots.soundness import sound_bytes
+from txnlog.replication.roots.soundness import IsSound, sound_bytes
+from txnlog.replication.roots.trim import read_notes
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 
@@ -77,18 +86,21 @@ def _why_not(epoch: Epoch, member: Member) -> str | None:
 def forget(
     storage: ReplicatedStorage,
     member: Member,
+    is_sound: IsSound,
     *,
     lost: bool = False,
     dry_run: bool = False,
 ) -> Forgotten:
     """Delete an old incarnation; if its root is ``lost`` for good, only drop it from the epochs.
 
+    ``is_sound`` judges data: it stays while it has the only copy that is whole.
+
     An epoch drops it first, so no unclean election falls back on a half-deleted one, and no later
     epoch can name it: incarnations do not come back. Then its mark is deleted, then the rest.
 
     Raises:
         InvalidOption: it is a current member, or does not exist, or has the only copies of data
-            files.
+            files, or the only ones that are whole.
         NotEnoughReplicas: the set has changed meanwhile: try again.
         StorageError: the root or the controller fails, or no root in sync can keep the newest
             epoch; call it again.
@@ -103,7 +115,7 @@ def forget(
     look = partial(check_root, storage, epoch, root_of(member))
     agreement.slowness.ask(root_of(member), look, time_for(epoch))
     try:
-        _check_copies(agreement, epoch, member)
+        _check_data(agreement, epoch, member, is_sound)
         _check_whole(agreement, epoch, member)
         if not dry_run:
             _keep_epoch(agreement, epoch, member)
@@ -162,19 +174,73 @@ def _give_up(
     return Forgotten(member, epoch.roots[root_of(member)].url, 0, 0)
 
 
-def _check_copies(agreement: Agreement, epoch: Epoch, member: Member) -> None:
-    """Check that others have its data; the epoch that drops it follows this one.
+def _check_data(agreement: Agreement, epoch: Epoch, member: Member, is_sound: IsSound) -> None:
+    """Check that members in sync have its data, and as whole; the epoch that drops it follows.
 
-    One that never was in sync has only copies: nobody has counted on it.
+    One that never was in sync has only copies: nobody has counted on it. What the root's present
+    member has was judged when it joined; of the rest one copy in sync is read.
     """
-    if not places(epoch) or member not in epoch.left:
+    present = member_of(epoch, root_of(member))
+    if member not in epoch.left or (present in epoch.in_sync and not places(epoch)):
         return
-    count, size_bytes = only_copies(agreement, epoch, member)
-    if count:
+    notes = read_notes(agreement, epoch, epoch.in_sync) if places(epoch) else {}
+
+    def judge(name: str, sizes: Mapping[Member, int]) -> bool | None:
+        """Whether this member alone has it, False, or has it whole, True; else None."""
+        # A copy that a process is about to delete does not count.
+        others = [one for one in epoch.in_sync if one in sizes and name not in notes.get(one, ())]
+        if member not in sizes:
+            return None
+        if not others:
+            return False if is_placed(epoch, name) else None  # else it was deleted since
+        if present in others or names.is_accelerator(name):
+            return None
+        with suppress(ObjectNotFound):  # deleted since
+            if all(ask(one, name) is False for one in others) and ask(member, name):
+                return True
+        return None
+
+    def ask(one: Member, name: str) -> bool | None:
+        return agreement.ask(epoch, one, lambda storage: is_sound(storage, name))
+
+    only, whole = _Files(), _Files()
+    with Listings([member, *epoch.in_sync]) as listings:
+        for one in (member, *epoch.in_sync):
+            add_listing(
+                *(listings, agreement, epoch, one, names.TOPICS),
+                counts=lambda listed: names.is_unique(listed[0]),
+            )
+        found = iter(listings.holders())
+        while some := list(islice(found, _AT_ONCE)):
+            judged = agreement.controller.storage.gather(partial(judge, *one) for one in some)
+            for (name, sizes), verdict in zip(some, judged, strict=True):
+                if verdict is not None:
+                    (whole if verdict else only).add(name, sizes[member])
+    if only.count:
         raise InvalidOption(
-            f"no root in sync has {count} data files of {size_bytes} bytes that {member} has: "
-            "`txnlog replicas reassign` copies them first"
+            f"no root in sync has {only} that {member} has: `txnlog replicas reassign` copies them "
+            "first"
         )
+    if whole.count:
+        raise InvalidOption(
+            f"only {member} has {whole} as they were written, such as {whole.first}: "
+            "`txnlog replicas verify --deep --repair` copies them first"
+        )
+
+
+class _Files:
+    """Some data files, counted."""
+
+    def __init__(self) -> None:
+        self.count = self._bytes = 0
+        self.first = ""
+
+    def __str__(self) -> str:
+        return f"{self.count} data files of {self._bytes} bytes"
+
+    def add(self, name: str, size_bytes: int) -> None:
+        self.first = self.first or name
+        self.count, self._bytes = self.count + 1, self._bytes + size_bytes
 
 
 def _check_whole(agreement: Agreement, epoch: Epoch, member: Member) -> None:
@@ -191,8 +257,9 @@ def _check_whole(agreement: Agreement, epoch: Epoch, member: Member) -> None:
 
     def is_only_here(name: str) -> bool:
         with suppress(ObjectNotFound):
-            if is_sound(name, sound_bytes(agreement, epoch, name)) is False:
-                return bool(is_sound(name, agreement.ask(epoch, member, partial(_get, name))))
+            if same_bytes.is_sound(name, sound_bytes(agreement, epoch, name)) is False:
+                data = agreement.ask(epoch, member, partial(_get, name))
+                return bool(same_bytes.is_sound(name, data))
         return False
 
     framed = agreement.ask(epoch, member, list_framed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from txnlog import names
@@ -19,6 +20,7 @@ from txnlog.replication.roots.epochs import Epoch, Member, by_last_in_sync, root
 from txnlog.replication.roots.listings import Listings, add_listing, portions
 from txnlog.replication.roots.placement import is_placed, may_hold_data, places, targets, topic_of
 from txnlog.replication.roots.slowness import time_for
+from txnlog.replication.roots.soundness import IsSound
 from txnlog.storage.base import Storage
 
 T = TypeVar("T")
@@ -109,6 +111,26 @@ def source_of(agreement: Agreement, epoch: Epoch, name: str) -> Member:
             agreement.ask(epoch, member, lambda storage: storage.size(name))
             return member
     raise ObjectNotFound(f"no root in sync has {name}")
+
+
+def sound_source(
+    agreement: Agreement, epoch: Epoch, name: str, first: Member, is_sound: IsSound
+) -> Member:
+    """A member that has data whole, former ones too; ``first`` if there is none.
+
+    Then that is copied as it is: some of it can be read. Raises ObjectNotFound, MemberFailed:
+    ``first`` does not have it, or fails.
+    """
+    if names.is_accelerator(name):
+        return first  # to judge it takes its whole segment, and readers do so at each entry
+    judge = partial(agreement.ask, epoch, call=lambda storage: is_sound(storage, name))
+    if judge(first) is not False:
+        return first
+    for member in (*epoch.in_sync, *by_last_in_sync(epoch)):
+        with suppress(ObjectNotFound, MemberFailed):
+            if member != first and judge(member):
+                return member
+    return first
 
 
 def confirm_placed(agreement: Agreement, epoch: Epoch, name: str) -> None:

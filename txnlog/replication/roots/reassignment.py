@@ -32,8 +32,9 @@ from txnlog.replication.roots.epochs import (
     root_of,
 )
 from txnlog.replication.roots.listings import Listings
-from txnlog.replication.roots.placed_data import add_data
+from txnlog.replication.roots.placed_data import add_data, sound_source
 from txnlog.replication.roots.placement import copies, keepers, places, topic_of
+from txnlog.replication.roots.soundness import IsSound
 from txnlog.replication.roots.trim import Noted, read_notes, trim
 
 Sizes: TypeAlias = Mapping[Member, int]
@@ -67,6 +68,7 @@ class _Passed(Exception):
 def reassign(
     agreement: Agreement,
     topics: Collection[str] | None = None,
+    is_sound: IsSound = lambda *_: None,
     *,
     without: str | None = None,
     deletes: bool = True,
@@ -77,6 +79,8 @@ def reassign(
     Args:
         agreement: whom to ask.
         topics: which; None for all.
+        is_sound: judges data: what is damaged is copied from elsewhere, and no other copy of it is
+            deleted.
         without: a root that is in sync, as if it were out.
         deletes: also delete files at roots where they do not belong.
         dry_run: only say what would be done.
@@ -97,7 +101,7 @@ def reassign(
                 "every root has everything: `txnlog replicas config replication.factor=2` or "
                 "replication.factor.<topic>=2 comes first"
             )
-        one = _Pass(agreement, epoch, _as_if_out(epoch, without), done)
+        one = _Pass(agreement, epoch, _as_if_out(epoch, without), is_sound, done)
         one.deletes, one.dry_run = deletes, dry_run
         try:
             one.run(topics)
@@ -131,11 +135,13 @@ class _Pass:
         agreement: Agreement,
         epoch: Epoch,
         placing: Epoch,
+        is_sound: IsSound,
         done: dict[str, Reassigned],
     ) -> None:
         self._agreement = agreement
         self._epoch = epoch
         self._placing = placing
+        self._is_sound = is_sound
         self._done = done
         self._notes: Noted = {}
         self.deletes = True
@@ -210,8 +216,10 @@ class _Pass:
         in_sync = self._placing.in_sync
         # One that is shorter than others is damaged.
         for source in sorted(sizes, key=lambda one: (-sizes[one], one not in in_sync)):
+            at = self._agreement, self._placing
             try:
-                return copy_between(self._agreement, self._placing, source, target, name)
+                sound = sound_source(*at, name, source, self._is_sound)
+                return copy_between(*at, sound, target, name)
             except ObjectNotFound:
                 continue
             except MemberFailed as failed:
@@ -224,28 +232,9 @@ class _Pass:
             return
         chosen = [*surplus]
         if not self.dry_run:
-            chosen = trim(self._agreement, self._epoch, surplus)
+            chosen = trim(self._agreement, self._epoch, surplus, self._is_sound)
             if not chosen and not self._agreement.is_newest(self._epoch):
                 raise _Passed
         for name in chosen:
             gone = [sizes[name][member] for member in surplus[name]]
             self._note(name, deleted=len(gone), deleted_bytes=sum(gone))
-
-
-def only_copies(agreement: Agreement, epoch: Epoch, member: Member) -> tuple[int, int]:
-    """How many data files only this member has, and no member in sync, and their bytes.
-
-    A copy that a process is about to delete does not count.
-
-    Raises MemberFailed.
-    """
-    count = size_bytes = 0
-    with Listings([member, *epoch.in_sync]) as listings:
-        notes = read_notes(agreement, epoch, epoch.in_sync)
-        for one in (member, *epoch.in_sync):
-            add_data(listings, agreement, epoch, one, names.TOPICS)
-        for name, sizes in listings.holders():
-            others = [one for one in sizes if one != member and name not in notes[one]]
-            if member in sizes and not others:
-                count, size_bytes = count + 1, size_bytes + sizes[member]
-    return count, size_bytes

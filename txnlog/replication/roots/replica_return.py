@@ -119,7 +119,7 @@ def return_roots(
             look = partial(old_incarnations, storage, newest, root)
             for old in outdated(newest, agreement.slowness.ask(root, look, time_for(newest))):
                 with suppress(InvalidOption):  # it has the only copy of data
-                    forget(storage, old)
+                    forget(storage, old, is_sound)
         except TxnlogError as error:
             failed = failed or error
     if failed is not None:

@@ -30,7 +30,6 @@ from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
     Root,
-    by_last_in_sync,
     gave_up_joining,
     joined,
     joining,
@@ -41,7 +40,7 @@ from txnlog.replication.roots.epochs import (
 from txnlog.replication.roots.kept_data import Kept
 from txnlog.replication.roots.members import put_mark
 from txnlog.replication.roots.old_incarnations import delete_incarnation
-from txnlog.replication.roots.placed_data import list_whole, source_of
+from txnlog.replication.roots.placed_data import list_whole, sound_source, source_of
 from txnlog.replication.roots.placement import is_placed, targets
 from txnlog.replication.roots.soundness import IsSound, sound_bytes
 
@@ -173,7 +172,7 @@ def _copy(
                 put_at(agreement, epoch, member, name, data)
                 sizes.append(len(data))
             else:
-                source = _sound_source(agreement, epoch, name, source, is_sound)
+                source = sound_source(agreement, epoch, name, source, is_sound)
                 sizes.append(copy_between(agreement, epoch, source, member, name))
         except ObjectNotFound:
             missed.add(name)
@@ -199,26 +198,6 @@ def _copy(
             lambda: agreement.ask(epoch, member, lambda storage: storage.delete(doomed)),
         )
     return len(sizes), sum(sizes), len(kept_sizes), sum(kept_sizes)
-
-
-def _sound_source(
-    agreement: Agreement, epoch: Epoch, name: str, first: Member, is_sound: IsSound
-) -> Member:
-    """A member that has data whole, former ones too; ``first`` if there is none.
-
-    Then that is copied as it is: some of it can be read. Raises ObjectNotFound, MemberFailed:
-    ``first`` does not have it, or fails.
-    """
-    if names.is_accelerator(name):
-        return first  # to judge it takes its whole segment, and readers do so at each entry
-    judge = partial(agreement.ask, epoch, call=lambda storage: is_sound(storage, name))
-    if judge(first) is not False:
-        return first
-    for member in (*epoch.in_sync, *by_last_in_sync(epoch)):
-        with suppress(ObjectNotFound, MemberFailed):
-            if member != first and judge(member):
-                return member
-    return first
 
 
 def _check_missed(epoch: Epoch, missed: set[str]) -> None:

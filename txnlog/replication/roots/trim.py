@@ -17,6 +17,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from txnlog import names
 from txnlog.errors import CorruptEntry, ObjectNotFound
 from txnlog.limits import AnyNumber, LongName
 from txnlog.replication import root_names
@@ -24,6 +25,7 @@ from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.epochs import Epoch, Member
 from txnlog.replication.roots.placement import copies, keepers
 from txnlog.replication.roots.slowness import time_for
+from txnlog.replication.roots.soundness import IsSound
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 
@@ -86,8 +88,8 @@ def noted(
             agreement.ask(epoch, member, lambda storage: storage.delete([note.path]))
 
     try:
-        for member, names in doomed.items():
-            data = envelope.encode(TrimNote(tuple(names)))
+        for member, going in doomed.items():
+            data = envelope.encode(TrimNote(tuple(going)))
             agreement.ask(epoch, member, partial(_put, path=note.path, data=data))
         yield note
     except BaseException:
@@ -102,16 +104,17 @@ def _put(storage: Storage, path: str, data: bytes) -> None:
     storage.put(path, data)
 
 
-def _delete(storage: Storage, names: list[str]) -> None:
-    storage.delete(names)
+def _delete(storage: Storage, going: list[str]) -> None:
+    storage.delete(going)
 
 
 def trim(
-    agreement: Agreement, epoch: Epoch, surplus: Mapping[str, Collection[Member]]
+    agreement: Agreement, epoch: Epoch, surplus: Mapping[str, Collection[Member]], is_sound: IsSound
 ) -> list[str]:
     """Delete data files at members where they do not belong; returns which were deleted.
 
-    A file with too few other copies stays. Nothing is deleted under an epoch that has passed.
+    A file with too few other copies stays, or with one that ``is_sound`` finds damaged. Nothing is
+    deleted under an epoch that has passed.
 
     Raises MemberFailed: some may be deleted.
     """
@@ -122,7 +125,7 @@ def trim(
     with noted(agreement, epoch, doomed) as note:
         notes = read_notes(agreement, epoch, epoch.in_sync, but=note.path)
         checks = [
-            partial(_is_enough, agreement, epoch, name, members, notes)
+            partial(_is_enough, agreement, epoch, name, members, notes, is_sound)
             for name, members in surplus.items()
         ]
         enough = agreement.controller.storage.gather(checks)
@@ -130,17 +133,22 @@ def trim(
         if not agreement.is_newest(epoch):
             return []
         note.is_used = True
-        for member, names in doomed.items():
-            going = [name for name in names if name in chosen]
+        for member, listed in doomed.items():
+            going = [name for name in listed if name in chosen]
             if going:
-                agreement.ask(epoch, member, partial(_delete, names=going))
+                agreement.ask(epoch, member, partial(_delete, going=going))
     return chosen
 
 
 def _is_enough(
-    agreement: Agreement, epoch: Epoch, name: str, members: Collection[Member], notes: Noted
+    agreement: Agreement,
+    epoch: Epoch,
+    name: str,
+    members: Collection[Member],
+    notes: Noted,
+    is_sound: IsSound,
 ) -> bool:
-    """Whether enough others have a file, with no process about to delete it there."""
+    """Whether enough others have a file whole, with no process about to delete it there."""
     without = {*members, *(member for member in epoch.in_sync if name in notes[member])}
     wanted = keepers(epoch, name, without)
     if len(wanted) < copies(epoch, name):
@@ -150,8 +158,11 @@ def _is_enough(
         storage.confirm(name)  # a process may be copying it there just now
         return storage.size(name)
 
+    def is_whole(member: Member) -> bool:
+        return agreement.ask(epoch, member, lambda one: is_sound(one, name)) is not False
+
     try:
         sizes = {agreement.ask(epoch, member, durable_size) for member in wanted}
+        return len(sizes) == 1 and (names.is_accelerator(name) or all(map(is_whole, wanted)))
     except ObjectNotFound:
         return False
-    return len(sizes) == 1

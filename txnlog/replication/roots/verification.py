@@ -21,7 +21,7 @@ from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError
 from txnlog.replication.roots import same_bytes, soundness
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.copies import CHUNK_BYTES, copy_between, help_out
-from txnlog.replication.roots.epochs import Epoch, Member, root_of
+from txnlog.replication.roots.epochs import Epoch, Member, by_last_in_sync, root_of
 from txnlog.replication.roots.listings import Listings, add_listing
 from txnlog.replication.roots.placement import is_placed, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
@@ -150,6 +150,9 @@ def _is_sound(judge: IsSound, storage: Storage, name: str) -> bool | None:
     )
 
 
+_NOWHERE: Final = "its bytes are as they were written at no root in sync"
+
+
 class _Judge:
     """Checks names again, and reports what is wrong with each."""
 
@@ -194,12 +197,9 @@ class _Judge:
         there = {member: copy for member, copy in copies.items() if copy is not None}
         lacking = tuple(member for member in copies if member not in there)
         size_bytes = max((copy.size_bytes for copy in there.values()), default=0)
-        if self._with_contents and len(there) == 1 and (not lacking or is_placed(epoch, name)):
-            return self._alone(epoch, name, size_bytes, *there)
-        if len({*copies.values()}) == 1:
-            return None
-        if is_placed(epoch, name) and len({*there.values()}) <= 1:
-            return None  # reassigning counts the copies
+        # Of data that need not be everywhere reassigning counts the copies.
+        if len({*there.values()}) <= 1 and (not lacking or is_placed(epoch, name)):
+            return self._alike(epoch, name, size_bytes, tuple(there))
         if len({*there.values()}) > 1:
             try:
                 return self._differing(epoch, name, there, size_bytes)
@@ -219,14 +219,18 @@ class _Judge:
             why += "; a deletion that is under way looks the same, and then nothing refers to it"
         return ReplicaDifference(name, "missing", lacking, size_bytes, why)
 
-    def _alone(
-        self, epoch: Epoch, name: str, size_bytes: int, member: Member
+    def _alike(
+        self, epoch: Epoch, name: str, size_bytes: int, there: tuple[Member, ...]
     ) -> ReplicaDifference | None:
-        """What one member alone has, and nobody else need have. Raises MemberFailed."""
+        """Judge one of equal copies: who joins takes what is damaged everywhere as it is.
+
+        Raises MemberFailed.
+        """
+        if not (self._with_contents and there):
+            return None
         with suppress(ObjectNotFound):  # deleted meanwhile
-            if self._agreement.ask(epoch, member, lambda one: self._is_sound(one, name)) is False:
-                why = "its bytes are not as they were written, and no other root in sync has it"
-                return ReplicaDifference(name, "damaged", (member,), size_bytes, why)
+            if self._agreement.ask(epoch, there[0], lambda one: self._is_sound(one, name)) is False:
+                return ReplicaDifference(name, "damaged", there, size_bytes, _NOWHERE)
         return None
 
     def _differing(
@@ -244,7 +248,7 @@ class _Judge:
         damaged = tuple(member for member in there if sound[member] is False)
         good = {member: copy for member, copy in there.items() if sound[member]}
         if damaged and not good and len(damaged) == len(there):
-            why = "its bytes are as they were written at none of them"
+            why = _NOWHERE
             return ReplicaDifference(name, "damaged", damaged, size_bytes, why)
         if damaged and len({*good.values()}) <= 1:
             right = good or {m: copy for m, copy in there.items() if m not in damaged}
@@ -326,7 +330,9 @@ class _Repair:
         doomed = {member: [found.name] for member in members}
         with noted(self._agreement, epoch, doomed) as note:
             notes = read_notes(self._agreement, epoch, epoch.in_sync, but=note.path)
-            others = [member for member in epoch.in_sync if found.name not in notes[member]]
+            others = sorted(epoch.in_sync, key=lambda member: found.name in notes[member])
+            if found.kind == "missing":
+                others = [member for member in others if found.name not in notes[member]]
             note.is_used = True
             return self._copy_from(epoch, found, members, others)
 
@@ -338,13 +344,11 @@ class _Repair:
         others: Sequence[Member],
     ) -> bool:
         name, agreement = found.name, self._agreement
+        candidates = (one for one in others if one not in members)
+        # What is out and whole is as it was written: of data that is enough.
+        former = by_last_in_sync(epoch) if found.kind == "damaged" else ()
         source = next(
-            (
-                one
-                for one in others
-                if one not in members and self._may_be_copied(epoch, one, found)
-            ),
-            None,
+            (one for one in (*candidates, *former) if self._may_be_copied(epoch, one, found)), None
         )
         if source is None or (is_placed(epoch, name) and not agreement.is_newest(epoch)):
             return False
@@ -367,6 +371,10 @@ class _Repair:
         try:
             sound = self._agreement.ask(epoch, member, lambda one: self._is_sound(one, found.name))
         except ObjectNotFound:
+            return False
+        except MemberFailed:
+            if member in epoch.in_sync:
+                raise
             return False
         # The replacement is known to be right: the old copy is deleted.
         return sound is True if found.kind == "damaged" else sound is not False
