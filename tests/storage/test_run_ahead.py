@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Generator, Iterator
@@ -11,19 +12,23 @@ import pytest
 
 from tests.support.runtime.forked_child import in_child
 from txnlog.errors import StorageError
-from txnlog.storage import ahead
+from txnlog.storage import ahead, together
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
+from txnlog.store import attach
+from txnlog.testing import VirtualClock
 
 
-def _threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("txnlog-ahead")]
+def _threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("txnlog-ahead")]
 
 
 @pytest.fixture
 def waiting(memory_storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
-    """A storage whose requests are taken for long ones. Afterwards no thread is left."""
+    """A storage whose requests are taken for long ones. Afterwards all threads end."""
     monkeypatch.setattr(ahead, "_WORTH_A_THREAD_S", -1.0)
     yield memory_storage
+    for thread in _threads():
+        thread.join(60)
     assert _threads() == []
 
 
@@ -69,8 +74,43 @@ def test_who_leaves_early_has_asked_for_little(waiting: Storage) -> None:
     assert next(results) == 1
     results.close()
     assert len(gauge.begun) <= 8
-    assert _threads() == []
     assert list(results) == []
+
+
+@pytest.mark.parametrize("of", ["requests", "work"])
+def test_what_is_left_waits_for_no_thread(
+    waiting: Storage, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """The collector of garbage may end it where threads start, which others wait for."""
+    let_go = threading.Event()
+    calls: list[tuple[int, Callable[[], object]]] = [(1, lambda: 0), (1, let_go.wait)]
+    results = (waiting.run_ahead if of == "requests" else ahead.work_ahead)(calls * 50)
+    assert next(results) == 0
+    with monkeypatch.context() as patch:
+        for method in ("start", "join"):
+            patch.setattr(threading.Thread, method, lambda *_: pytest.fail("it waits"))
+        patch.setattr(together.THREADS, "_mutex", None)
+        results.close()
+    assert not let_go.is_set()
+    let_go.set()
+
+
+def test_a_scan_that_is_left_ends_where_threads_start(
+    waiting: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of its layers: files, segments, batches."""
+    store = attach(waiting, clock=VirtualClock(), create=True)
+    store.topics.create("t", partitions=4)
+    for number in range(8):
+        with store.producer() as producer:
+            producer.send("t", value=b"%d" % number, partition=number % 4)
+    batches = iter(store.scan("t").to_batches())
+    next(batches)
+    with monkeypatch.context() as patch:
+        for method in ("start", "join"):
+            patch.setattr(threading.Thread, method, lambda *_: pytest.fail("it waits"))
+        del batches
+        gc.collect()
 
 
 def test_bytes_in_flight_are_bounded(waiting: Storage) -> None:

@@ -2,6 +2,10 @@
 
 Threads are used only if requests wait. A disk whose files are cached answers faster than a thread
 starts, so the first calls are timed, and all run one by one if they are fast.
+
+An iteration that is left may be ended by the collector of garbage, in any thread, at any line, so
+also where that holds the very lock that a thread takes to start or to end. So what ends then waits
+for nothing: calls that run go on, and nobody wants their results.
 """
 
 from __future__ import annotations
@@ -106,6 +110,9 @@ class _Ahead(Generic[T]):
                 self._allowed = min(self._allowed + 1, self._most_calls)
                 self._begin()
                 yield result
+        except GeneratorExit:
+            self._leave()
+            raise
         finally:
             self._end()
 
@@ -129,6 +136,14 @@ class _Ahead(Generic[T]):
             self._next = next(self._calls, None)
         if self._next is None and self._pool is not None and self._is_mine():
             self._pool.shutdown(wait=False)  # the threads end with their calls
+
+    def _leave(self) -> None:
+        """Begin no more calls, and wait for none."""
+        for _, begun in self._begun:
+            begun.unwant()
+        if self._pool is not None and self._is_mine():
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool = None
 
     def _end(self) -> None:
         """Begin no more calls, and wait for those running."""
@@ -158,8 +173,8 @@ def work_ahead(calls: Iterable[SizedCall[T]]) -> Generator[T]:
     """Results of calls that only compute, in order; processors work in parallel.
 
     A few small results are made ahead; a large one in the iterating thread, when it is its turn.
-    ``calls`` is consumed there too; its errors and those of calls are raised in turn. However the
-    iteration ends, running calls are waited for.
+    ``calls`` is consumed there too; its errors and those of calls are raised in turn. Running calls
+    are waited for, unless the iteration is left.
     """
     process = os.getpid()
     most_calls = os.cpu_count() or 1
@@ -172,6 +187,12 @@ def work_ahead(calls: Iterable[SizedCall[T]]) -> Generator[T]:
         result = begun.result() if os.getpid() == process else call()
         waiting.popleft()
         return result
+
+    def end() -> None:
+        if os.getpid() == process:  # a child of a fork has no threads to wait for
+            for _, begun in waiting:
+                begun.drop()
+            THREADS.end(threads)
 
     threads = THREADS.begin()
     try:
@@ -192,11 +213,14 @@ def work_ahead(calls: Iterable[SizedCall[T]]) -> Generator[T]:
             held_bytes += size_bytes
         while waiting:
             yield take()
-    finally:
-        if os.getpid() == process:  # a child of a fork has no threads to wait for
-            for _, begun in waiting:
-                begun.drop()
-            THREADS.end(threads)
+    except GeneratorExit:
+        for _, begun in waiting:
+            begun.unwant()
+        raise
+    except BaseException:
+        end()
+        raise
+    end()
 
 
 def _in_turn(calls: Iterable[SizedCall[T]]) -> Iterator[SizedCall[T]]:

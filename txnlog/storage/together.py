@@ -113,6 +113,10 @@ class Begun(Generic[T]):
         finally:
             self._running.release()
 
+    def unwant(self) -> None:
+        """Let no thread begin it that has not just done so. Takes no lock."""
+        self._is_wanted = False
+
     def drop(self) -> bool:
         """Let no thread begin it, or wait for its end; whether one has run it. May be repeated."""
         with self._mutex:
