@@ -128,14 +128,23 @@ def test_what_cannot_be_repaired_is_named(store: txnlog.Store, tmp_path: Path) -
     assert samples["txnlog_scrub_left"] == 1
 
 
-def test_what_one_root_alone_has_is_checked_too(store: txnlog.Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["whole elsewhere", "nowhere whole"])
+def test_what_one_root_alone_has_is_checked_too(
+    store: txnlog.Store, tmp_path: Path, *, elsewhere: bool
+) -> None:
+    """It is taken from where it was before, of a root that was taken out, if it is whole there."""
     Replicas(store).remove("r1")
     path = min((tmp_path / FIRST).glob("topics/t/data/*/*.log"))
+    name = path.relative_to(tmp_path / FIRST).as_posix()
+    data = path.read_bytes()
     flip(path)
+    if not elsewhere:
+        flip(tmp_path / SECOND / name)
     until_over(tmp_path)
     before = note(store).before
     assert before is not None
-    assert before.left == (path.relative_to(tmp_path / FIRST).as_posix(),)
+    assert before.left == (() if elsewhere else (name,))
+    assert (path.read_bytes() == data) is elsewhere
 
 
 def test_a_run_that_is_killed_is_done_again(

@@ -459,8 +459,8 @@ class Storage(ABC):
         or wait, and up to 16 calls. If requests do not wait, there are no threads, and a call runs
         when its result is asked for. ``calls`` is consumed in the iterating thread.
 
-        An error is raised in turn, and ends the iteration. However it ends, even if closed early,
-        no other call begins, and running ones are waited for. A forked child may go on with an
+        An error is raised in turn, and ends the iteration. However it ends, no other call begins,
+        and running ones are waited for, unless it is closed early. A forked child may go on with an
         iterator: it runs the calls one by one.
         """
         waits: Waits = self.__dict__.setdefault("_waits", Waits())

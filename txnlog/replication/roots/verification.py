@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
-from itertools import chain, islice
+from itertools import chain, filterfalse, islice
 from typing import Final, Literal, TypeAlias
 
 from txnlog import names
@@ -93,11 +93,13 @@ def verify(
         choose = choose or partial(_doubtful, with_contents=with_contents)
         doubtful = choose(listings, epoch)
         while some := list(islice(doubtful, _AT_ONCE)):
-            found = judge.look(some)
-            if mend is not None:
-                repairs = [partial(mend.repaired, one) for one in found]
-                found = agreement.controller.storage.gather(repairs)
-            yield from found
+            # Whoever reads the logs, by which data is judged, heals what is damaged there.
+            for data in (False, True):
+                found = judge.look([name for name in some if names.is_unique(name) is data])
+                if mend is not None:
+                    repairs = [partial(mend.repaired, one) for one in found]
+                    found = agreement.controller.storage.gather(repairs)
+                yield from found
 
 
 def check_again(agreement: Agreement, doubtful: Iterable[str]) -> Iterator[ReplicaDifference]:
@@ -118,16 +120,19 @@ def _untold(storage: Storage, name: str) -> None:
 
 
 def _doubtful(listings: Listings, epoch: Epoch, *, with_contents: bool) -> Iterator[str]:
-    """Names to check. Placed data need not be at every member: only its copies are compared."""
-    if not places(epoch):
-        found = listings.differing()
-        return chain(found, listings.alike()) if with_contents else found
-    placed = listings.names() if with_contents else listings.uneven()
-    others = chain(listings.differing(), listings.alike() if with_contents else ())
-    return chain(
-        (name for name in others if not is_placed(epoch, name)),
-        (name for name in placed if is_placed(epoch, name)),
-    )
+    """Names to check. Placed data need not be at every member: only its copies are compared.
+
+    Data comes last, so that logs are compared before they are read.
+    """
+
+    def compared() -> Iterator[str]:
+        return chain(listings.differing(), listings.alike() if with_contents else ())
+
+    is_data = partial(is_placed, epoch) if places(epoch) else names.is_unique
+    data = compared()
+    if places(epoch):
+        data = listings.names() if with_contents else listings.uneven()
+    return chain(filterfalse(is_data, compared()), filter(is_data, data))
 
 
 def _fails(epoch: Epoch, failed: MemberFailed) -> StorageError:
@@ -164,7 +169,7 @@ class _Judge:
     def look(self, some: list[str]) -> list[ReplicaDifference]:
         """The findings for these names, under an epoch that is still the newest one afterwards."""
         agreement = self._agreement
-        while True:
+        while some:
             epoch = agreement.refresh()
             try:
                 looks = [partial(self._compare, epoch, name) for name in some]
@@ -178,6 +183,7 @@ class _Judge:
                 continue
             if agreement.is_newest(epoch):
                 return [difference for difference in found if difference is not None]
+        return []
 
     def _copy(self, epoch: Epoch, member: Member, name: str) -> _Copy | None:
         def read(storage: Storage) -> _Copy:
@@ -196,9 +202,11 @@ class _Judge:
         leaders = copies[epoch.leader]
         there = {member: copy for member, copy in copies.items() if copy is not None}
         lacking = tuple(member for member in copies if member not in there)
-        size_bytes = max((copy.size_bytes for copy in there.values()), default=0)
         # Of data that need not be everywhere reassigning counts the copies.
-        if len({*there.values()}) <= 1 and (not lacking or is_placed(epoch, name)):
+        if not there:
+            return None  # it was deleted meanwhile
+        size_bytes = max(copy.size_bytes for copy in there.values())
+        if len({*there.values()}) == 1 and (not lacking or is_placed(epoch, name)):
             return self._alike(epoch, name, size_bytes, tuple(there))
         if len({*there.values()}) > 1:
             try:
@@ -226,7 +234,7 @@ class _Judge:
 
         Raises MemberFailed.
         """
-        if not (self._with_contents and there):
+        if not self._with_contents:
             return None
         with suppress(ObjectNotFound):  # deleted meanwhile
             if self._agreement.ask(epoch, there[0], lambda one: self._is_sound(one, name)) is False:
