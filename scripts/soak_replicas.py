@@ -70,7 +70,7 @@ KINDS: Final[Mapping[str, Run]] = {
     "placed-stormy": _on_roots(STORMY, placed=True, roots=4),
     "placed-operated": _on_roots(ROUGH, placed=True, roots=4, operated=True),
     "placed-operated-stormy": _on_roots(STORMY, placed=True, operated=True),
-    "decayed": _on_roots(ROUGH, decays=True, roots=4, operated=True),
+    "decayed": _on_roots(ROUGH, decays=True, operated=True),
     "decayed-placed": _on_roots(ROUGH, decays=True, placed=True),
     "decayed-placed-operated": _on_roots(ROUGH, decays=True, placed=True, roots=4, operated=True),
     "decayed-placed-stormy": _on_roots(STORMY, decays=True, placed=True, operated=True),

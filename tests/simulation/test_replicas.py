@@ -215,6 +215,16 @@ def test_entries_that_roots_damage_are_not_lost(runs: int) -> None:
     run_seeds(range(9200, 9200 + runs // 2), ROUGH, rots=True, roots=4, operated=True)
 
 
+@pytest.mark.condition(61)
+@pytest.mark.parametrize("runs", [2, pytest.param(40, marks=pytest.mark.slow)])
+def test_data_that_decays_is_not_lost_while_any_copy_is_whole(runs: int) -> None:
+    """At one root after the other, while data is moved, repaired, and old incarnations go."""
+    total = run_seeds(range(9850, 9850 + runs), ROUGH, decays=True, placed=True)
+    assert total["moved"] > 20 * runs
+    run_seeds(range(9900, 9900 + runs), ROUGH, decays=True, operated=True)
+    run_seeds(range(9950, 9950 + runs // 2), STORMY, decays=True, placed=True, operated=True)
+
+
 def test_slow_roots_are_put_out_within_two_timeouts() -> None:
     """What they were asked lands later, at members that are out or not: nothing is lost."""
     total = run_seeds((2, 5), CALM, stalls=True)
@@ -442,6 +452,22 @@ def deleted_before_it_is_copied(patch: Patch) -> None:
     patch.setattr(reassignment._Pass, "_copy", lambda *_: 0)
 
 
+def copies_that_stay_are_not_read(patch: Patch) -> None:
+    """One is deleted where those that stay are damaged."""
+    is_enough: Any = trim._is_enough
+    patch.setattr(trim, "_is_enough", lambda *told: is_enough(*told[:-1], lambda *_: None))
+
+
+def what_is_copied_is_not_read(patch: Patch) -> None:
+    patch.setattr(reassignment, "sound_source", lambda *told: told[3])
+
+
+def whoever_is_forgotten_is_not_read(patch: Patch) -> None:
+    """An old incarnation goes that alone has data whole."""
+    check: Any = old_incarnations._check_data
+    patch.setattr(old_incarnations, "_check_data", lambda *told: check(*told[:-1], lambda *_: None))
+
+
 def whoever_puts_an_epoch_is_first(patch: Patch) -> None:
     """R18. Its name may be free because the epoch has passed, and was deleted."""
     patch.setattr(Controller, "_counts", lambda *_: True)
@@ -522,6 +548,9 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (a_move_is_decided_there, {"operated": True}),
     (whoever_puts_an_epoch_is_first, {"cleans": 1, "operated": True, "first": 39}),
     (nothing_is_left_behind, {"stalls": True, "rates": CALM}),
+    (copies_that_stay_are_not_read, {"decays": True, "placed": True, "first": 200024}),
+    (what_is_copied_is_not_read, {"decays": True, "placed": True, "first": 200007}),
+    (whoever_is_forgotten_is_not_read, {"decays": True, "operated": True, "first": 200055}),
     (readers_decide, {}),
     (nobody_keeps_epochs, {}),
     (no_leader_knows_who_joins, {"grows": True, "first": 1}),
