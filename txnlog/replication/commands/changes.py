@@ -415,9 +415,9 @@ def forget_incarnations(
     """Delete what roots had before they were put out. There is no way back.
 
     It may hold what was never acknowledged, and is what an unclean election falls back on. One
-    that takes part is refused, and one that has the only copy of data. --lost is for named ones
-    whose root does not answer and never will: what only they had is given up. Asks first on a
-    terminal; elsewhere it needs --yes.
+    that takes part is refused, and one that has the only copy of data, or the only one that is
+    whole: data is read for that. --lost is for named ones whose root does not answer and never
+    will: what only they had is given up. Asks first on a terminal; elsewhere it needs --yes.
 
     \b
     Example:
