@@ -66,10 +66,13 @@ class MeetingListings(MeetingStorage):
 
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """All requests are taken for long ones. Afterwards no thread is left."""
+    """All requests are taken for long ones. Afterwards all threads end."""
     monkeypatch.setattr(ahead, "_WORTH_A_THREAD_S", -1.0)
     yield
-    assert not [t for t in threading.enumerate() if t.name.startswith("txnlog-ahead")]
+    left = [t for t in threading.enumerate() if t.name.startswith("txnlog-ahead")]
+    for thread in left:
+        thread.join(60)
+    assert not [thread for thread in left if thread.is_alive()]
 
 
 def _fill(storage: Storage, segments: int = SEGMENTS, *, record_format: str = "columns") -> Store:

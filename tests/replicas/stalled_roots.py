@@ -97,6 +97,7 @@ class Gate:
         self._opened.set()
         for _ in range(len(self.asked) - self._through):
             assert self._waiting.acquire(timeout=10)
+            self._through += 1
 
 
 class Stalled(Upload):

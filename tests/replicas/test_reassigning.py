@@ -28,7 +28,7 @@ from txnlog.replication.roots.placement import keepers
 from txnlog.replication.roots.reassignment import reassign
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.root_join import join
-from txnlog.replication.roots.verification import verify
+from txnlog.replication.roots.verification import ReplicaDifference, verify
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 
@@ -274,9 +274,7 @@ def test_what_is_damaged_everywhere_is_copied_as_it_is() -> None:
 @pytest.mark.parametrize("factor", [1, 2, None])
 def test_an_old_incarnation_stays_while_it_alone_has_data_whole(factor: int | None) -> None:
     """Its root is out; verification takes the data from there, and then it goes."""
-    them = Set(factor or 2)
-    if factor is None:
-        change_settings(them.agreement, {FACTOR: "all"})
+    them = Set(factor)
     them.put_files()
     gone = "a-0"
     whole_there = [name for name in FILES if gone in them.holders(name)]
@@ -321,3 +319,84 @@ def test_what_was_read_when_its_root_came_back_is_not_read_again() -> None:
 
     assert forget(them.storage, "a-0", judge).objects
     assert read == []
+
+
+def test_what_nobody_in_sync_has_keeps_an_old_incarnation_if_a_log_names_it() -> None:
+    """A repair was killed when it had deleted what was damaged; its root has come back since."""
+    them = Set(None)
+    them.put_files()
+    take_out(them.agreement, "a")
+    lost, deleted = FILES[:2]
+    for member in them.roots.epoch().in_sync:
+        them.roots.heap(member).delete([lost, deleted])
+    join(them.agreement, "a", "heap://a", is_whole)
+
+    def judge(storage: Storage, name: str) -> bool | None:
+        return None if name == deleted else is_whole(storage, name)
+
+    with pytest.raises(InvalidOption, match=f"only a-0 has 1 data .*{lost}.*by hand"):
+        forget(them.storage, "a-0", judge)
+    them.storage.put(lost, lost.encode())
+    assert forget(them.storage, "a-0", judge).objects
+
+
+def test_one_lacks_what_the_other_has_damaged() -> None:
+    """And an old incarnation has it whole: both get it, by two runs at most."""
+    them = Set(None)
+    them.put_files()
+    take_out(them.agreement, "a")
+    first, second = (them.roots.heap(member) for member in them.roots.epoch().in_sync)
+    first.delete([FILES[0]])
+    second.replace(FILES[0], b"0")
+    for _ in range(2):
+        assert all(one.is_repaired for one in verify_deep(them))
+    assert first.get(FILES[0]) == second.get(FILES[0]) == FILES[0].encode()
+    assert verify_deep(them) == []
+
+
+def verify_deep(them: Set) -> list[ReplicaDifference]:
+    return [*verify(them.storage, is_whole, with_contents=True, repair=True)]
+
+
+def test_a_repair_whose_source_fails_leaves_all_as_it_was() -> None:
+    """No note stays, by which the copies would not count any more, and no name is lost."""
+    them = Set(2)
+    them.put_files()
+    name = FILES[0]
+    gone, kept = sorted(them.holders(name))
+    take_out(them.agreement, root_of(gone))
+    them.roots.heap(kept).replace(name, b"0")
+
+    class Failing(ForwardingStorage):
+        def get(self, _: str) -> bytes:
+            raise StorageError("it fails")
+
+    def open_member(_: Epoch, member: Member) -> Storage:
+        heap = them.roots.heap(member)
+        return Failing(heap) if member == gone else heap
+
+    storage = ReplicatedStorage(them.roots.controller, open_member, clock=them.clock)
+
+    def judge(at: Storage, asked: str) -> bool:
+        return asked != name or at.size(asked) > 1
+
+    with pytest.raises(StorageError, match="it fails"):
+        [*verify(storage, judge, with_contents=True, repair=True)]
+    assert them.roots.heap(kept).get(name) == b"0"
+    assert them.notes() == []
+    assert {one.name for one in verify_deep(them)} == {name}
+    assert them.roots.heap(kept).get(name) == name.encode()
+
+
+def test_equal_copies_are_damaged_only_if_all_of_them_are() -> None:
+    """A segment is judged with its index, which may be damaged at one root."""
+    them = Set(2)
+    them.put_files()
+    told: list[str] = []
+
+    def judge(_: Storage, name: str) -> bool:
+        told.append(name)
+        return told.count(name) > 1
+
+    assert [*verify(them.storage, judge, with_contents=True, repair=False)] == []
+    assert told.count(FILES[0]) == 2

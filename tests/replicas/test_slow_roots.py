@@ -76,7 +76,7 @@ def test_the_last_one_in_sync_stays(tmp_path: Path, gate: Gate, unclean: bool) -
     with pytest.raises(NotEnoughReplicas, match=r"not answered yet|no answer"):
         store.storage.put_if_absent("x", b"1")
     assert Replicas(store).describe().in_sync == ("r0-0",)
-    gate.open()
+    gate.end()  # the put may come last
     assert store.storage.get("x") == b"1"
 
 
@@ -304,6 +304,16 @@ def test_a_server_that_stands_still_while_it_is_checked_is_put_out(
     lagging: txnlog.Store, tmp_path: Path, gate: Gate
 ) -> None:
     gate.close(tmp_path / SECOND, "get")
+    assert lagging.storage.put_if_absent("x", b"1")
+    assert Replicas(lagging).describe().in_sync == ("r0-0",)
+
+
+@pytest.mark.usefixtures("checking")
+def test_a_check_that_never_ends_is_not_waited_for_for_ever(
+    lagging: txnlog.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its puts hang, and the mark can be read."""
+    monkeypatch.setattr("txnlog.replication.roots.agreement._CHECK_LAGS", 1)
     assert lagging.storage.put_if_absent("x", b"1")
     assert Replicas(lagging).describe().in_sync == ("r0-0",)
 

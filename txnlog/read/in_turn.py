@@ -69,7 +69,7 @@ class InTurn(Generic[R, T]):
                 yield outcome.take()
 
     def close(self) -> None:
-        """Begin no more calls, and wait for those running."""
+        """Begin no more calls."""
         if self._outcomes is not None:
             self._outcomes.close()
 

@@ -36,20 +36,20 @@ def steps(
     cleaned = clean_epochs(storage.agreement, dry_run=dry_run)
     if cleaned is not None:
         yield cleaned
-    is_sound, failed = SoundCopies(logs), None
+    failed = None
     if not dry_run:
         try:
-            scrubbed = scrub(storage, is_sound)
+            scrubbed = scrub(storage, SoundCopies(logs))
         except TxnlogError as error:
             failed = error  # roots come back all the same
         else:
             if scrubbed is not None:
                 yield scrubbed
     came_back = False
-    for one in return_roots(storage, prepare_return, is_sound, dry_run=dry_run):
+    for one in return_roots(storage, prepare_return, SoundCopies(logs), dry_run=dry_run):
         came_back |= one.member is not None
         yield one
     if came_back and places(storage.agreement.epoch()):
-        yield from reassign(storage.agreement, is_sound=is_sound)
+        yield from reassign(storage.agreement, is_sound=SoundCopies(logs))
     if failed is not None:
         raise failed

@@ -69,7 +69,8 @@ class SoundCopies:
                 for segment in describe_segments(log):
                     self._placed.setdefault(segment.paths.log, []).append(segment)
             except TxnlogError:
-                self._placed = {}
+                self._topic = ""  # the next one asks again
+                return {}
         return self._placed
 
 

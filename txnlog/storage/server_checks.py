@@ -7,6 +7,7 @@ server that has failed once is not tried until it happens to pass.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Hashable
 
 from txnlog.errors import PutIfAbsentBroken
@@ -22,8 +23,8 @@ class _Check:
         self.probed = False
         """The longer check, at a store's creation, has passed."""
         self.refusal: str | None = None
-        self.runs_in = 0
-        """The process in which it is being made."""
+        self.began: tuple[int, float] | None = None
+        """The process in which it is being made, and since when."""
 
 
 _CHECKS: dict[Hashable, _Check] = {}
@@ -50,20 +51,21 @@ def check_once(server: Hashable, check: Callable[[], None]) -> None:
             return  # type: ignore[unreachable]
         if known.refusal is not None:
             raise PutIfAbsentBroken(known.refusal)
-        known.runs_in = os.getpid()
+        known.began = os.getpid(), time.monotonic()
         try:
             check()
         except PutIfAbsentBroken as error:
             known.refusal = str(error)
             raise
         finally:
-            known.runs_in = 0
+            known.began = None
         known.passed = True
 
 
-def is_running(server: Hashable) -> bool:
-    """Whether the server is being checked, in this process."""
-    return _check_of(server).runs_in == os.getpid()
+def checked_for_s(server: Hashable) -> float | None:
+    """For how long the server has been checked in this process, if it is just now."""
+    began = _check_of(server).began
+    return None if began is None or began[0] != os.getpid() else time.monotonic() - began[1]
 
 
 def mark_passed(server: Hashable, *, probed: bool) -> None:

@@ -14,7 +14,7 @@ from txnlog.errors import PutIfAbsentBroken
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, Waits
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import FOLDER, check_before_first_write
-from txnlog.storage.server_checks import check_once, is_running, mark_passed, was_probed
+from txnlog.storage.server_checks import check_once, checked_for_s, mark_passed, was_probed
 
 T = TypeVar("T")
 
@@ -46,9 +46,9 @@ class ServerStorage(Storage):
         return was_probed(self.server)
 
     @property
-    def is_being_checked(self) -> bool:
-        """Whether what is put here first waits for the check, which makes many requests."""
-        return is_running(self.server)
+    def checked_for_s(self) -> float | None:
+        """For how long what is put here first has waited for the check; None if it does not."""
+        return checked_for_s(self.server)
 
     def run_ahead(
         self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES

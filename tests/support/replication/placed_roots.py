@@ -22,11 +22,11 @@ FILES = [f"topics/t/data/{number % 5}/{number:032x}-0.log" for number in range(1
 
 
 class Set:
-    """Three roots in memory, and one process."""
+    """Three roots in memory, and one process; without a factor each has everything."""
 
-    def __init__(self, factor: int = 2, count: int = 3) -> None:
+    def __init__(self, factor: int | None = 2, count: int = 3) -> None:
         self.clock = VirtualClock()
-        self.roots = Roots(count, {FACTOR: str(factor)})
+        self.roots = Roots(count, {} if factor is None else {FACTOR: str(factor)})
         self.storage = self.roots.plain(self.clock)
 
     @property

@@ -62,6 +62,8 @@ _PATIENCE_LAGS = 3
 """How many times ``replica.lag.time.max.ms`` a request is tried for at least: a leader may have to
 be found gone, and then the one that was elected in its place. It goes on while the epochs do.
 """
+_CHECK_LAGS = 10
+"""How many times that time the check of a server may take."""
 
 
 @dataclass(slots=True)
@@ -340,7 +342,8 @@ class Agreement:
         """Whether a request that takes long is waited for."""
         if not may_be_large:
             storage = self.storage(epoch, member)
-            if not (isinstance(storage, ServerStorage) and storage.is_being_checked):
+            for_s = storage.checked_for_s if isinstance(storage, ServerStorage) else None
+            if for_s is None or for_s > _CHECK_LAGS * epoch.lag_s:
                 return False
         return self.answers(epoch, member)
 

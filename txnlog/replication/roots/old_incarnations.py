@@ -181,27 +181,32 @@ def _check_data(agreement: Agreement, epoch: Epoch, member: Member, is_sound: Is
     member has was judged when it joined; of the rest one copy in sync is read.
     """
     present = member_of(epoch, root_of(member))
-    if member not in epoch.left or (present in epoch.in_sync and not places(epoch)):
+    if member not in epoch.left:
         return
     notes = read_notes(agreement, epoch, epoch.in_sync) if places(epoch) else {}
 
     def judge(name: str, sizes: Mapping[Member, int]) -> bool | None:
-        """Whether this member alone has it, False, or has it whole, True; else None."""
+        """Whether this member alone has it, False, or alone has it whole, True; else None."""
         # A copy that a process is about to delete does not count.
         others = [one for one in epoch.in_sync if one in sizes and name not in notes.get(one, ())]
         if member not in sizes:
             return None
-        if not others:
-            return False if is_placed(epoch, name) else None  # else it was deleted since
+        if not others and is_placed(epoch, name):
+            return False
         if present in others or names.is_accelerator(name):
             return None
-        with suppress(ObjectNotFound):  # deleted since
-            if all(ask(one, name) is False for one in others) and ask(member, name):
-                return True
-        return None
+        # Without others it was deleted since, and no log names it; or they have lost it.
+        return True if not any(map(partial(may_have, name), others)) and has(name) else None
 
-    def ask(one: Member, name: str) -> bool | None:
-        return agreement.ask(epoch, one, lambda storage: is_sound(storage, name))
+    def may_have(name: str, one: Member) -> bool:
+        with suppress(ObjectNotFound):
+            return agreement.ask(epoch, one, lambda at: is_sound(at, name)) is not False
+        return False
+
+    def has(name: str) -> bool:
+        with suppress(ObjectNotFound):
+            return bool(agreement.ask(epoch, member, lambda at: is_sound(at, name)))
+        return False
 
     only, whole = _Files(), _Files()
     with Listings([member, *epoch.in_sync]) as listings:
@@ -224,7 +229,8 @@ def _check_data(agreement: Agreement, epoch: Epoch, member: Member, is_sound: Is
     if whole.count:
         raise InvalidOption(
             f"only {member} has {whole} as they were written, such as {whole.first}: "
-            "`txnlog replicas verify --deep --repair` copies them first"
+            "`txnlog replicas verify --deep --repair` copies them first; one that no root in sync "
+            "has at all must be put there by hand"
         )
 
 

@@ -26,8 +26,8 @@ from txnlog.replication.roots.listings import Listings, add_listing
 from txnlog.replication.roots.placement import is_placed, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.soundness import IsSound
-from txnlog.replication.roots.trim import noted, read_notes
-from txnlog.storage.base import Storage
+from txnlog.replication.roots.trim import OpenNote, noted, read_notes
+from txnlog.storage.base import CannotReplace, Storage
 
 Kind: TypeAlias = Literal["missing", "damaged", "differs", "extra", "undecided"]
 """Read by programs: append only."""
@@ -155,6 +155,7 @@ def _is_sound(judge: IsSound, storage: Storage, name: str) -> bool | None:
     )
 
 
+_MOST_REPLACED_BYTES: Final = 64 << 20
 _NOWHERE: Final = "its bytes are as they were written at no root in sync"
 
 
@@ -234,12 +235,20 @@ class _Judge:
 
         Raises MemberFailed.
         """
-        if not self._with_contents:
+        # To judge an index takes its whole segment, and readers do so at each entry.
+        if not self._with_contents or (len(there) > 1 and names.is_accelerator(name)):
             return None
         with suppress(ObjectNotFound):  # deleted meanwhile
-            if self._agreement.ask(epoch, there[0], lambda one: self._is_sound(one, name)) is False:
+            # A segment is judged with its index of aborted transactions, which is at its root.
+            if all(self._judged(epoch, member, name) is False for member in there):
                 return ReplicaDifference(name, "damaged", there, size_bytes, _NOWHERE)
         return None
+
+    def _judged(self, epoch: Epoch, member: Member, name: str) -> bool | None:
+        sound = self._agreement.ask(epoch, member, lambda one: self._is_sound(one, name))
+        if sound is False:  # or it is gone, which looks like damage
+            self._agreement.ask(epoch, member, lambda one: one.size(name))
+        return sound
 
     def _differing(
         self, epoch: Epoch, name: str, there: dict[Member, _Copy], size_bytes: int
@@ -341,8 +350,7 @@ class _Repair:
             others = sorted(epoch.in_sync, key=lambda member: found.name in notes[member])
             if found.kind == "missing":
                 others = [member for member in others if found.name not in notes[member]]
-            note.is_used = True
-            return self._copy_from(epoch, found, members, others)
+            return self._copy_from(epoch, found, members, others, note)
 
     def _copy_from(
         self,
@@ -350,21 +358,49 @@ class _Repair:
         found: ReplicaDifference,
         members: list[Member],
         others: Sequence[Member],
+        note: OpenNote | None = None,
     ) -> bool:
         name, agreement = found.name, self._agreement
         candidates = (one for one in others if one not in members)
         # What is out and whole is as it was written: of data that is enough.
-        former = by_last_in_sync(epoch) if found.kind == "damaged" else ()
         source = next(
-            (one for one in (*candidates, *former) if self._may_be_copied(epoch, one, found)), None
+            (
+                one
+                for one in (*candidates, *by_last_in_sync(epoch))
+                if self._may_be_copied(epoch, one, found)
+            ),
+            None,
         )
         if source is None or (is_placed(epoch, name) and not agreement.is_newest(epoch)):
             return False
         for member in members:
             agreement.check_mark(epoch, member)
-            if found.kind == "damaged":  # readers find it at others meanwhile
+            if found.kind == "damaged":
+                if self._replace(epoch, source, member, found):
+                    continue
+                # A deletion that is not answered may come late.
+                if note is not None:
+                    note.is_used = True
                 self._delete(epoch, member, name)
+                if note is not None:
+                    note.is_used = False
             copy_between(agreement, epoch, source, member, name)
+        return True
+
+    def _replace(
+        self, epoch: Epoch, source: Member, member: Member, found: ReplicaDifference
+    ) -> bool:
+        """Replace a damaged object in one step; False if it is too large, or cannot be done."""
+        if found.size_bytes > _MOST_REPLACED_BYTES:
+            return False
+        ask = partial(self._agreement.ask, epoch)
+        data = ask(source, lambda storage: storage.get(found.name))
+        try:
+            ask(member, lambda storage: storage.replace(found.name, data))
+        except MemberFailed as failed:
+            if isinstance(failed.error, CannotReplace):
+                return False
+            raise
         return True
 
     def _delete(self, epoch: Epoch, member: Member, name: str) -> None:
@@ -384,5 +420,7 @@ class _Repair:
             if member in epoch.in_sync:
                 raise
             return False
-        # The replacement is known to be right: the old copy is deleted.
-        return sound is True if found.kind == "damaged" else sound is not False
+        # What replaces another copy, or is out, is known to be right.
+        if found.kind == "damaged" or member not in epoch.in_sync:
+            return sound is True
+        return sound is not False
