@@ -19,7 +19,7 @@ from tests.support.replication.replica_folders import (
     write,
 )
 from txnlog import names
-from txnlog.errors import CorruptEntry
+from txnlog.errors import CorruptEntry, InvalidOption
 from txnlog.replication import Replicas
 
 ROOTS = pytest.mark.parametrize("root", [FIRST, pytest.param(SECOND, marks=pytest.mark.more)])
@@ -106,3 +106,19 @@ def test_who_joins_copies_what_is_whole(made: txnlog.Store, tmp_path: Path) -> N
     damage(tmp_path / FIRST)
     Replicas(made).add(str(tmp_path / "c"))
     assert objects(tmp_path / "c/incarnation-00000") == whole
+
+
+def test_what_a_root_had_when_it_was_put_out_is_taken(made: txnlog.Store, tmp_path: Path) -> None:
+    """Nobody in sync has it whole; until then the old incarnation stays."""
+    Replicas(made).remove("r1")
+    for suffix in (".arrow", ".rewrites"):
+        damage(tmp_path / FIRST, suffix)
+    replicas = Replicas(reopened(tmp_path))
+    with pytest.raises(InvalidOption, match=r"only r1-0 has .* verify --deep --repair"):
+        replicas.forget("r1-0")
+    found = [*replicas.verify(with_contents=True, repair=True)]
+    assert found
+    assert all(one.is_repaired for one in found)
+    assert values(reopened(tmp_path)) == SENT
+    assert replicas.forget("r1-0").objects
+    assert values(reopened(tmp_path)) == SENT

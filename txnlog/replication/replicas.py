@@ -430,8 +430,8 @@ class Replicas:
         Args:
             with_contents: read every object, and compare the bytes; else names and sizes.
             repair: copy missing files from a root that has them, if the bytes are sound, and
-                replace damaged segments by sound copies. Entries are copied only from the leader to
-                other roots.
+                replace damaged segments and manifests by sound copies, also by those that roots had
+                when they were put out. Entries are copied only from the leader to other roots.
 
         Raises:
             StorageError: the controller, or a root in sync, fails.

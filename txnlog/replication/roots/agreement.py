@@ -313,6 +313,7 @@ class Agreement:
         return self._make(epoch, member, make)
 
     def _make(self, epoch: Epoch, member: Member, make: Callable[[Storage], T]) -> T:
+        """Make a request, and note whether the member has answered."""
         began_s = self.clock.monotonic_s()
         try:
             result = make(self.storage(epoch, member))

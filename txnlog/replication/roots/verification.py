@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from itertools import chain, filterfalse, islice
+from threading import Lock
 from typing import Final, Literal, TypeAlias
 
 from txnlog import names
@@ -309,6 +310,7 @@ class _Repair:
         self._storage = storage
         self._agreement = storage.agreement
         self._is_sound = is_sound
+        self._replacing = Lock()
 
     def repaired(self, found: ReplicaDifference) -> ReplicaDifference:
         """Repair a finding if possible, and say so in it. Raises StorageError: a member fails."""
@@ -394,9 +396,10 @@ class _Repair:
         if found.size_bytes > _MOST_REPLACED_BYTES:
             return False
         ask = partial(self._agreement.ask, epoch)
-        data = ask(source, lambda storage: storage.get(found.name))
         try:
-            ask(member, lambda storage: storage.replace(found.name, data))
+            with self._replacing:  # which is held in memory
+                data = ask(source, lambda storage: storage.get(found.name))
+                ask(member, lambda storage: storage.replace(found.name, data))
         except MemberFailed as failed:
             if isinstance(failed.error, CannotReplace):
                 return False
