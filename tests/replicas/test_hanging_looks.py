@@ -11,10 +11,19 @@ import pytest
 
 import txnlog
 from tests.replicas.stalled_roots import LAG_MS, Gate
-from tests.support.replication.replica_folders import FIRST, SECOND, lose, make, reopened, write
+from tests.support.replication.replica_folders import (
+    FIRST,
+    SECOND,
+    lose,
+    make,
+    reopened,
+    values,
+    write,
+)
 from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replication import Replicas, recover_controller
 from txnlog.replication.examination import _check_pointers
+from txnlog.replication.roots import slowness
 from txnlog.replication.roots.agreement import MemberFailed
 from txnlog.replication.roots.epoch_cleaning import clean_epochs
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
@@ -72,6 +81,32 @@ def test_the_root_by_which_the_store_was_opened(
     gate.close(tmp_path / "a", "get")
     read(tmp_path, storage)
     assert gate.asked == ["get"]
+
+
+@pytest.mark.parametrize("kind", ["list_names", "get", "confirm"])
+def test_the_controller(
+    tmp_path: Path, gate: Gate, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads goes on by what roots keep; who writes is told."""
+    monkeypatch.setattr(slowness, "DEFAULT_LAG_S", LAG_MS / 1000)
+    make(tmp_path, **{"replica.lag.time.max.ms": LAG_MS})
+    writer = reopened(tmp_path)
+    writer.topics.create("t", partitions=1)
+    write(writer, "1")
+    reader = reopened(tmp_path, "a")
+    assert values(reader) == ["1"]
+    Replicas(writer).alter({"replica.scrub.bytes": 1})  # an epoch that others do not know
+    other = reopened(tmp_path)
+    other.topics.describe("t")
+    Replicas(writer).alter({"replica.scrub.bytes": 2})
+    gate.close(tmp_path / "control", kind)
+    watch = Timer(LONGEST_S, gate.let_go)
+    watch.start()
+    assert values(reader) == values(reopened(tmp_path, "a")) == ["1"]
+    with pytest.raises(StorageError, match=r"no answer|not answered yet"):
+        write(other, "2")
+    watch.cancel()
+    assert gate.asked
 
 
 def clean(_: Path, storage: ReplicatedStorage) -> None:

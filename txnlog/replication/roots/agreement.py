@@ -62,8 +62,10 @@ _PATIENCE_LAGS = 3
 """How many times ``replica.lag.time.max.ms`` a request is tried for at least: a leader may have to
 be found gone, and then the one that was elected in its place. It goes on while the epochs do.
 """
-_CHECK_LAGS = 10
-"""How many times that time the check of a server may take."""
+_MOST_LAGS = 10
+"""How many times that time the check of a server may take, or a request of who writes to the
+controller, without which he can do nothing.
+"""
 
 
 @dataclass(slots=True)
@@ -189,11 +191,11 @@ class Agreement:
         now_s = self.clock.monotonic_s()
         if self.find_kept is None or not self.observes:
             self.lost = None
-            return self.controller.newest(known)
+            return self._ask_controller(partial(self.controller.newest, known), _MOST_LAGS)
         if self.lost is None or known is None or now_s - self._asked_s > known.lag_s:
             self._asked_s = now_s
             try:
-                newest = self.controller.newest(known)
+                newest = self._ask_controller(partial(self.controller.newest, known))
             except (NotAStore, StorageError) as error:
                 if self.lost is None:
                     _logger.warning("replicas: reading goes on without the controller: %s", error)
@@ -213,6 +215,14 @@ class Agreement:
             self.lost = None  # it is elsewhere
             return self._find_newest(found)
         return found
+
+    def _ask_controller(self, call: Callable[[], T], lags: int = 1) -> T:
+        """Do something at the controller, within a time. Raises StorageError.
+
+        What is left behind does no harm: it reads, or it puts an epoch, which others see if it ever
+        comes.
+        """
+        return self.slowness.ask("the controller", call, lags * time_for(self._epoch))
 
     def every(self) -> list[Epoch]:
         """All epochs that are there, in their order; without the controller those that roots keep.
@@ -266,7 +276,9 @@ class Agreement:
             return True
         if self._elected_among[0] != since:
             try:
-                first = epoch if epoch.number == since else self.controller.at(since)
+                first = epoch
+                if epoch.number != since:
+                    first = self._ask_controller(partial(self.controller.at, since))
             except StorageError:
                 return True
             self._elected_among = since, first.in_sync
@@ -344,7 +356,7 @@ class Agreement:
         if not may_be_large:
             storage = self.storage(epoch, member)
             for_s = storage.checked_for_s if isinstance(storage, ServerStorage) else None
-            if for_s is None or for_s > _CHECK_LAGS * epoch.lag_s:
+            if for_s is None or for_s > _MOST_LAGS * epoch.lag_s:
                 return False
         return self.answers(epoch, member)
 
@@ -675,7 +687,7 @@ class Agreement:
 
         ``at`` is where, if the epoch itself says another place for later ones.
         """
-        put = self.controller.propose(epoch, at)
+        put = self._ask_controller(partial(self.controller.propose, epoch, at), _MOST_LAGS)
         if put:
             _logger.warning(
                 "replicas: epoch %d: leader %s, in sync %s, joining %s: %s",
