@@ -167,6 +167,19 @@ def test_an_incarnation_that_has_the_only_sound_entry_stays(tmp_path: Path) -> N
     assert (tmp_path / SECOND / "topics/t/log/00000000000000000000.json").exists()
 
 
+def test_an_incarnation_stays_while_a_log_cannot_be_read(tmp_path: Path) -> None:
+    """Its data may be the only whole copy: nobody can tell, until the topic is deleted."""
+    store = fill(tmp_path, "kafka")
+    Replicas(store).remove("r1")
+    damage(segment(tmp_path / FIRST), 0.5)
+    for folder in (FIRST, SECOND):
+        damage(tmp_path / folder / "topics/t/log/00000000000000000000.json", 0.5)
+    replicas = Replicas(reopened(tmp_path))
+    with pytest.raises(InvalidOption, match=r"r1-0 may have .* log of t cannot be read: .*json"):
+        replicas.forget("r1-0")
+    assert segment(tmp_path / SECOND).exists()
+
+
 @pytest.mark.usefixtures("early_files")
 @pytest.mark.parametrize("where", [FIRST, SECOND])
 @pytest.mark.parametrize("ending", [".index", ".timeindex"])

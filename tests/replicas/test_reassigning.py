@@ -14,7 +14,7 @@ from txnlog.errors import (
     StorageError,
 )
 from txnlog.names import parse_data_file
-from txnlog.replication.roots import trim
+from txnlog.replication.roots import reassignment, trim
 from txnlog.replication.roots.election import change_settings, take_out
 from txnlog.replication.roots.epochs import (
     FACTOR,
@@ -28,6 +28,7 @@ from txnlog.replication.roots.placement import keepers
 from txnlog.replication.roots.reassignment import reassign
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.root_join import join
+from txnlog.replication.roots.soundness import CannotJudge
 from txnlog.replication.roots.verification import ReplicaDifference, verify
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
@@ -261,6 +262,25 @@ def test_what_is_copied_is_whole_if_any_copy_is() -> None:
     assert them.holders(name) == {first, lacking, other}
 
 
+def test_a_segment_moves_with_its_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the index of aborted transactions it is judged: it is not left for the next run."""
+    monkeypatch.setattr(reassignment, "_AT_ONCE", 1)
+    them = Set(1)
+    name = FILES[0]
+    files = [name, name.replace(".log", ".txnindex")]
+    (kept,) = keepers(them.roots.epoch(), name)
+    other = next(member for member in them.roots.epoch().in_sync if member != kept)
+    for file in files:
+        them.roots.heap(other).put(file, file.encode())
+
+    def judge(storage: Storage, name: str) -> bool:
+        return all(is_whole(storage, file) for file in files)
+
+    (done,) = reassign(them.agreement, is_sound=judge)
+    assert (done.copied, done.deleted) == (2, 2)
+    assert [them.holders(file) for file in files] == [{kept}] * 2
+
+
 def test_what_is_damaged_everywhere_is_copied_as_it_is() -> None:
     """Some of it can be read."""
     them = Set(2)
@@ -338,6 +358,28 @@ def test_what_nobody_in_sync_has_keeps_an_old_incarnation_if_a_log_names_it() ->
         forget(them.storage, "a-0", judge)
     them.storage.put(lost, lost.encode())
     assert forget(them.storage, "a-0", judge).objects
+
+
+def test_nothing_is_deleted_whose_log_cannot_be_read() -> None:
+    """It is copied as it is, and reported by nobody; what cannot be told stays where it is."""
+    them = Set(1)
+    for member in them.roots.epoch().in_sync:
+        them.roots.heap(member).put(FILES[0], b"1")
+
+    def judge(storage: Storage, name: str) -> bool:
+        raise CannotJudge(f"the log of {name.split('/')[1]} cannot be read")
+
+    assert reassign(them.agreement, is_sound=judge) == []
+    assert len(them.holders(FILES[0])) == 3
+    assert them.notes() == []
+    change_settings(them.agreement, {FACTOR: None})
+    take_out(them.agreement, "a")
+    for dry_run in (True, False):
+        with pytest.raises(InvalidOption, match=r"a-0 may have .*: the log of t cannot"):
+            forget(them.storage, "a-0", judge, dry_run=dry_run)
+    assert [*verify(them.storage, judge, with_contents=True, repair=True)] == []
+    join(them.agreement, "a", "heap://a", judge)
+    assert them.holders(FILES[0]) == {"a-1", "b-0", "c-0"}
 
 
 def test_one_lacks_what_the_other_has_damaged() -> None:

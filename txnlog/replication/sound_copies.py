@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from threading import Lock
+from typing import Final
 
 from crc32c import crc32c
 
 from txnlog import names
-from txnlog.errors import TxnlogError
+from txnlog.errors import StorageError, TxnlogError, UnknownTopicOrPartition
 from txnlog.inspect.describe import describe_segments
 from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.inspect.placed_indexes import check_placed_indexes
 from txnlog.inspect.segments import check_placed_segment
 from txnlog.log.open_logs import Logs
+from txnlog.replication.roots.soundness import CannotJudge
 from txnlog.state.manifest import ManifestRef
 from txnlog.storage.base import Storage
 
+_MOST_REMEMBERED: Final = 20_000
+
+
+@dataclass(slots=True)
+class _Named:
+    """What a topic's log names, by path; and why it cannot be read, if so."""
+
+    segments: dict[str, list[SegmentDescription]] = field(default_factory=dict)
+    manifests: dict[str, ManifestRef] = field(default_factory=dict)
+    unreadable: str = ""
+
+    @property
+    def count(self) -> int:
+        return len(self.segments) + len(self.manifests)
+
 
 class SoundCopies:
-    """Judges copies of files by the log. Remembers the segments of the topic asked for last.
+    """Judges copies of files by the log. Remembers the files of the topics asked for last.
 
     For several threads.
     """
@@ -26,9 +44,7 @@ class SoundCopies:
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
         self._lock = Lock()
-        self._topic = ""
-        self._placed: dict[str, list[SegmentDescription]] = {}
-        self._manifests: dict[str, ManifestRef] = {}
+        self._topics: dict[str, _Named] = {}
 
     def __call__(self, storage: Storage, name: str) -> bool | None:
         """Whether every batch is there and can be read.
@@ -36,42 +52,54 @@ class SoundCopies:
         Of an index of aborted transactions: whether its segment's records can be told apart by it;
         of one of offsets or times: whether all its entries are those of its segment there; of a
         manifest: whether it is what the newest list names. None where nothing tells: it is no
-        segment's file, nothing refers to it, or its topic's log cannot be read. Memory is that of a
-        batch, or a manifest, beside the descriptions of a topic's segments. Raises StorageError.
+        segment's file, or no log names it. Memory is that of a batch, or a manifest, beside the
+        descriptions of a topic's segments. Raises StorageError; CannotJudge: its topic's log cannot
+        be read.
         """
-        if names.parse_manifest(name.rpartition("/")[2]) is not None and names.is_unique(name):
-            with self._lock:
-                self._of_topic(name.split("/")[1])
-                ref = self._manifests.get(name)
-            data = b"" if ref is None else storage.get(name)
-            return None if ref is None else (len(data), crc32c(data)) == (ref.size_bytes, ref.crc)
-        if names.parse_data_file(name) is None:
+        if not names.is_unique(name):
             return None
+        named = self._named(name.split("/")[1])
+        if (ref := named.manifests.get(name)) is not None:
+            data = storage.get(name)
+            return (len(data), crc32c(data)) == (ref.size_bytes, ref.crc)
+        if named.unreadable:
+            raise CannotJudge(named.unreadable)
         paths = names.SegmentPaths.of(name)
-        with self._lock:
-            segments = self._of_topic(name.split("/")[1]).get(paths.log if paths else name)
+        segments = named.segments.get(paths.log if paths else name)
         if not segments:
             return None
         if names.is_accelerator(name):
             return _is_index_of(storage, name, segments[0])
         return all(not check_placed_segment(storage, one).damages for one in segments)
 
-    def _of_topic(self, topic: str) -> dict[str, list[SegmentDescription]]:
-        if topic != self._topic:
-            self._topic, self._placed, self._manifests = topic, {}, {}
-            # Logs of its own: what it takes in memory is let go of when the next one comes.
-            log = Logs(self._logs.storage, self._logs.config, self._logs.clock).topic(topic)
-            try:
-                log.refresh()
-                listing = log.manifests.newest()
-                for ref in listing.manifests if listing is not None else ():
-                    self._manifests[f"{log.manifests.folder}/{ref.name}"] = ref
-                for segment in describe_segments(log):
-                    self._placed.setdefault(segment.paths.log, []).append(segment)
-            except TxnlogError:
-                self._topic = ""  # the next one asks again
-                return {}
-        return self._placed
+    def _named(self, topic: str) -> _Named:
+        with self._lock:
+            found = self._topics.pop(topic, None)
+            if found is None:
+                found = self._read(topic)
+                while sum(one.count for one in self._topics.values()) > _MOST_REMEMBERED:
+                    del self._topics[next(iter(self._topics))]
+            self._topics[topic] = found
+            return found
+
+    def _read(self, topic: str) -> _Named:
+        # Logs of its own: what it takes in memory is let go of with the topic.
+        log = Logs(self._logs.storage, self._logs.config, self._logs.clock).topic(topic)
+        found = _Named()
+        try:
+            log.refresh()
+            listing = log.manifests.newest()
+            for ref in listing.manifests if listing is not None else ():
+                found.manifests[f"{log.manifests.folder}/{ref.name}"] = ref
+            for segment in describe_segments(log):
+                found.segments.setdefault(segment.paths.log, []).append(segment)
+        except UnknownTopicOrPartition:
+            pass  # nothing of a deleted topic is named
+        except StorageError as error:  # the next one asks again
+            raise CannotJudge(f"the log of {topic} does not answer: {error}") from error
+        except TxnlogError as error:
+            found.unreadable = f"the log of {topic} cannot be read: {error}"
+        return found
 
 
 def _is_index_of(storage: Storage, name: str, segment: SegmentDescription) -> bool | None:

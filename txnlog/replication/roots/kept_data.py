@@ -21,7 +21,7 @@ from txnlog.errors import ObjectNotFound
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.epochs import Epoch, Member, incarnation_of, last_in_sync, root_of
 from txnlog.replication.roots.listings import Listings, add_listing
-from txnlog.replication.roots.soundness import IsSound
+from txnlog.replication.roots.soundness import IsSound, judged
 
 _MOST: Final = 8
 """So many that were never in sync are looked at: those of attempts that were killed."""
@@ -80,7 +80,7 @@ class Kept:
 
     def _keep(self, name: str, earlier: Member) -> bool:
         ask = partial(self._agreement.ask, self._epoch)
-        if not ask(earlier, lambda one: self._is_sound(one, name)):
+        if not ask(earlier, lambda one: judged(self._is_sound, one, name)):
             return False
         source = self._agreement.storage(self._epoch, earlier)
         return ask(self._member, lambda one: one.take_over(name, source))

@@ -37,7 +37,7 @@ from txnlog.replication.roots.members import MARK_DECODER, MemberOpener, without
 from txnlog.replication.roots.placement import is_placed, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.slowness import time_for
-from txnlog.replication.roots.soundness import IsSound, sound_bytes
+from txnlog.replication.roots.soundness import CannotJudge, IsSound, sound_bytes
 from txnlog.replication.roots.trim import read_notes
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
@@ -100,7 +100,7 @@ def forget(
 
     Raises:
         InvalidOption: it is a current member, or does not exist, or has the only copies of data
-            files, or the only ones that are whole.
+            files, or the only ones that are whole, or that cannot be told.
         NotEnoughReplicas: the set has changed meanwhile: try again.
         StorageError: the root or the controller fails, or no root in sync can keep the newest
             epoch; call it again.
@@ -185,18 +185,25 @@ def _check_data(agreement: Agreement, epoch: Epoch, member: Member, is_sound: Is
         return
     notes = read_notes(agreement, epoch, epoch.in_sync) if places(epoch) else {}
 
-    def judge(name: str, sizes: Mapping[Member, int]) -> bool | None:
-        """Whether this member alone has it, False, or alone has it whole, True; else None."""
+    only, whole, untold = _Files(), _Files(), _Files()
+
+    def judge(name: str, sizes: Mapping[Member, int]) -> _Files | None:
+        """Which files it belongs to; None if it may go."""
         # A copy that a process is about to delete does not count.
         others = [one for one in epoch.in_sync if one in sizes and name not in notes.get(one, ())]
         if member not in sizes:
             return None
         if not others and is_placed(epoch, name):
-            return False
+            return only
         if present in others or names.is_accelerator(name):
             return None
         # Without others it was deleted since, and no log names it; or they have lost it.
-        return True if not any(map(partial(may_have, name), others)) and has(name) else None
+        try:
+            is_needed = not any(map(partial(may_have, name), others)) and has(name)
+        except CannotJudge as error:
+            reasons.append(error)
+            return untold
+        return whole if is_needed else None
 
     def may_have(name: str, one: Member) -> bool:
         with suppress(ObjectNotFound):
@@ -208,7 +215,7 @@ def _check_data(agreement: Agreement, epoch: Epoch, member: Member, is_sound: Is
             return bool(agreement.ask(epoch, member, lambda at: is_sound(at, name)))
         return False
 
-    only, whole = _Files(), _Files()
+    reasons: list[CannotJudge] = []
     with Listings([member, *epoch.in_sync]) as listings:
         for one in (member, *epoch.in_sync):
             add_listing(
@@ -218,9 +225,9 @@ def _check_data(agreement: Agreement, epoch: Epoch, member: Member, is_sound: Is
         found = iter(listings.holders())
         while some := list(islice(found, _AT_ONCE)):
             judged = agreement.controller.storage.gather(partial(judge, *one) for one in some)
-            for (name, sizes), verdict in zip(some, judged, strict=True):
-                if verdict is not None:
-                    (whole if verdict else only).add(name, sizes[member])
+            for (name, sizes), files in zip(some, judged, strict=True):
+                if files is not None:
+                    files.add(name, sizes[member])
     if only.count:
         raise InvalidOption(
             f"no root in sync has {only} that {member} has: `txnlog replicas reassign` copies them "
@@ -231,6 +238,11 @@ def _check_data(agreement: Agreement, epoch: Epoch, member: Member, is_sound: Is
             f"only {member} has {whole} as they were written, such as {whole.first}: "
             "`txnlog replicas verify --deep --repair` copies them first; one that no root in sync "
             "has at all must be put there by hand"
+        )
+    if untold.count:
+        raise InvalidOption(
+            f"{member} may have the only whole copies of {untold}, such as {untold.first}: "
+            f"{reasons[0]}"
         )
 
 

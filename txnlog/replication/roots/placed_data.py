@@ -20,7 +20,7 @@ from txnlog.replication.roots.epochs import Epoch, Member, by_last_in_sync, root
 from txnlog.replication.roots.listings import Listings, add_listing, portions
 from txnlog.replication.roots.placement import is_placed, may_hold_data, places, targets, topic_of
 from txnlog.replication.roots.slowness import time_for
-from txnlog.replication.roots.soundness import IsSound
+from txnlog.replication.roots.soundness import IsSound, judged
 from txnlog.storage.base import Storage
 
 T = TypeVar("T")
@@ -123,7 +123,7 @@ def sound_source(
     """
     if names.is_accelerator(name):
         return first  # to judge it takes its whole segment, and readers do so at each entry
-    judge = partial(agreement.ask, epoch, call=lambda storage: is_sound(storage, name))
+    judge = partial(agreement.ask, epoch, call=lambda storage: judged(is_sound, storage, name))
     if judge(first) is not False:
         return first
     for member in (*epoch.in_sync, *by_last_in_sync(epoch)):

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, groupby, islice
 from typing import ClassVar, Final, TypeAlias
 
 import msgspec
@@ -59,6 +59,10 @@ class Reassigned(StorageStep):
     deleted: int = 0
     deleted_bytes: int = 0
     lacking: int = 0
+
+
+def _stem(found: tuple[str, Sizes]) -> str:
+    return found[0].rpartition(".")[0]
 
 
 class _Passed(Exception):
@@ -157,8 +161,10 @@ class _Pass:
             self._notes = read_notes(self._agreement, placing, placing.in_sync)
             for folder in folders:
                 self._list(listings, folder)
-            found = iter(listings.holders())
-            while some := list(islice(found, _AT_ONCE)):
+            # A segment is judged with its index of aborted transactions.
+            found = groupby(listings.holders(), key=_stem)
+            segments = (tuple(files) for _, files in found)
+            while some := [*chain.from_iterable(islice(segments, _AT_ONCE))]:
                 self._move(some)
         if not self._agreement.is_newest(self._epoch):
             raise _Passed

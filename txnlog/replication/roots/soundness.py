@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from functools import partial
 from typing import TypeAlias, TypeVar
 
@@ -37,7 +38,21 @@ _logger = logging.getLogger(__name__)
 
 
 IsSound: TypeAlias = Callable[[Storage, str], bool | None]
-"""Whether data in a storage is as it was written; None: it cannot be told."""
+"""Whether data in a storage is as it was written; None: nothing names it. Raises CannotJudge."""
+
+
+class CannotJudge(Exception):
+    """Whether data is whole cannot be told, since what names it cannot be read.
+
+    Whoever copies data takes it as it is; it is not deleted.
+    """
+
+
+def judged(is_sound: IsSound, storage: Storage, name: str) -> bool | None:
+    """Whether data is as it was written, for who copies it; None: nothing tells."""
+    with suppress(CannotJudge):
+        return is_sound(storage, name)
+    return None
 
 
 def leaders_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:

@@ -25,7 +25,7 @@ from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.epochs import Epoch, Member
 from txnlog.replication.roots.placement import copies, keepers
 from txnlog.replication.roots.slowness import time_for
-from txnlog.replication.roots.soundness import IsSound
+from txnlog.replication.roots.soundness import CannotJudge, IsSound
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 
@@ -113,8 +113,8 @@ def trim(
 ) -> list[str]:
     """Delete data files at members where they do not belong; returns which were deleted.
 
-    A file with too few other copies stays, or with one that ``is_sound`` finds damaged. Nothing is
-    deleted under an epoch that has passed.
+    A file with too few other copies stays, or with one that ``is_sound`` finds damaged, or cannot
+    judge. Nothing is deleted under an epoch that has passed.
 
     Raises MemberFailed: some may be deleted.
     """
@@ -164,5 +164,5 @@ def _is_enough(
     try:
         sizes = {agreement.ask(epoch, member, durable_size) for member in wanted}
         return len(sizes) == 1 and (names.is_accelerator(name) or all(map(is_whole, wanted)))
-    except ObjectNotFound:
+    except (ObjectNotFound, CannotJudge):
         return False

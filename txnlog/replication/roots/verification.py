@@ -26,7 +26,7 @@ from txnlog.replication.roots.epochs import Epoch, Member, by_last_in_sync, root
 from txnlog.replication.roots.listings import Listings, add_listing
 from txnlog.replication.roots.placement import is_placed, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
-from txnlog.replication.roots.soundness import IsSound
+from txnlog.replication.roots.soundness import IsSound, judged
 from txnlog.replication.roots.trim import OpenNote, noted, read_notes
 from txnlog.storage.base import CannotReplace, Storage
 
@@ -152,7 +152,7 @@ def _is_sound(judge: IsSound, storage: Storage, name: str) -> bool | None:
     return (
         same_bytes.is_sound(name, storage.get(name))
         if names.is_framed(name)
-        else judge(storage, name)
+        else judged(judge, storage, name)
     )
 
 
