@@ -154,7 +154,7 @@ def test_a_root_that_joins_costs_three_requests_an_object() -> None:
         one.take()
     assert join(storage.agreement, "d", "heap://d").objects == len(names)
     asked = {member: Counter(one.take()) for member, one in counted.items()}
-    assert asked["a-0"].total() <= 2 * len(names) + 8
+    assert asked["a-0"].total() <= 2 * len(names) + 12
     assert asked["d-0"].total() == len(names) + 2
 
 

@@ -216,6 +216,14 @@ def test_entries_that_roots_damage_are_not_lost(runs: int) -> None:
 
 
 @pytest.mark.condition(61)
+@pytest.mark.parametrize("runs", [1, pytest.param(200, marks=pytest.mark.slow)])
+def test_what_one_root_loses_is_not_lost(runs: int) -> None:
+    """The newest entry, or state, again and again; who joins then, and others write meanwhile."""
+    run_seeds(range(9300, 9300 + runs), ROUGH, forgets=True)
+    run_seeds([19, 35][:runs], ROUGH, forgets=True)
+
+
+@pytest.mark.condition(61)
 @pytest.mark.parametrize("runs", [2, pytest.param(40, marks=pytest.mark.slow)])
 def test_data_that_decays_is_not_lost_while_any_copy_is_whole(runs: int) -> None:
     """At one root after the other, while data is moved, repaired, and old incarnations go."""
@@ -396,7 +404,22 @@ def the_earlier_folder_goes_on(patch: Patch) -> None:
 
 def lost_numbers_are_given_away(patch: Patch) -> None:
     """R1. An entry that the leader has lost was never there."""
-    patch.setattr(replicated_storage, "bring_back_entries", lambda *_: set())
+    patch.setattr(replicated_storage, "bring_back_lost", lambda *_: set())
+
+
+def who_joins_lacks_what_is_lost(patch: Patch) -> None:
+    """R4. Copied is what the leader has, though others have more."""
+    patch.setattr(root_join, "_bring_back_lost", lambda *_: iter(()))
+
+
+def what_came_since_is_not_listed(patch: Patch) -> None:
+    """R1. An object was lost, a later one allows to delete it, and the listing shows neither."""
+    bring_back = soundness.bring_back_lost
+
+    def bring_back_alone(*given: Any) -> set[str]:
+        return bring_back(*given).intersection(set().union(*given[-1].values()))
+
+    patch.setattr(replicated_storage, "bring_back_lost", bring_back_alone)
 
 
 def marks_are_not_looked_for(patch: Patch) -> None:
@@ -535,6 +558,8 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (what_was_decided_in_a_race_is_kept, {"rots": True}),
     (the_earlier_folder_goes_on, {}),
     (lost_numbers_are_given_away, {"forgets": True, "first": 2}),
+    (who_joins_lacks_what_is_lost, {"forgets": True, "first": 35}),
+    (what_came_since_is_not_listed, {"forgets": True, "first": 19}),
     (marks_are_not_looked_for, {"unmounts": True, "rates": CALM}),
     (what_is_not_found_was_deleted, {"unmounts": True, "rates": CALM}),
     (an_empty_controller_has_nothing_newer, {"unmounts": True, "rates": CALM}),

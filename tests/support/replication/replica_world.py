@@ -492,15 +492,31 @@ class World:
     def _has(self, member: Member, name: str, data: bytes) -> bool:
         """Whether a member has an object, or had it before its disk damaged it."""
         found = _get(self.roots.heap(member), name)
-        if found is None and (member, name) in self.rot.lost:
+        if found is None and (
+            (member, name) in self.rot.lost
+            or self._is_superseded(name)
+            or self._is_damaged_for_good(name)
+        ):
             return True
         if found is None or found == data or envelope.is_sound(found):
             return found == data
         return (member, name) in self.rot.damaged or self._is_damaged_for_good(name)
 
+    def _is_superseded(self, name: str) -> bool:
+        """Whether it is a state that a root has lost, and nobody wants, since there is a newer one.
+
+        Who joined then has it not.
+        """
+        later = (one for one in self.acked if one > name and one.startswith("transactions/"))
+        lost = name.startswith("transactions/") and name in {lost for _, lost in self.rot.lost}
+        return lost and next(later, None) is not None
+
     def _is_damaged_for_good(self, name: str) -> bool:
-        """Whether it was damaged where nobody else was in sync: who joined has it like that."""
-        return name in {damaged for _, damaged in self.rot.damaged} and any(
+        """Whether it was damaged where nobody else was in sync: who joined has it like that.
+
+        Or lost, and who joined has it not.
+        """
+        return name in {one for _, one in (*self.rot.damaged, *self.rot.lost)} and any(
             {root_of(member) for member in epoch.in_sync} <= {*self.rot.roots}
             for epoch in self.roots.epochs()
         )
@@ -718,7 +734,10 @@ class World:
     def _read_states(self, storage: ReplicatedStorage) -> None:
         before = {name for name in self.acked if name.startswith("transactions/")}
         listed = [f"transactions/t/{name}" for name in storage.list_names("transactions/t")]
-        if missing := before.difference(listed):
+        # Of those that are lost at a root the newest alone is wanted, and put there again.
+        lost = {name for _, name in self.rot.lost if name < max(listed, default="")}
+        missing = before.difference(listed, lost)
+        if not all(map(self._is_damaged_for_good, missing)):
             raise Violation(f"stale: {missing} was acknowledged before, is not listed")
         for name in listed[-3:]:
             if self._is_whole(name, data := storage.get(name)):

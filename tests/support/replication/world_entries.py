@@ -78,8 +78,9 @@ class Rot:
         return name
 
     def lose(self, member: Member, heap: HeapStorage) -> None:
-        """Take away the log's newest entry."""
-        found = heap.list_names("topics/t/log")
+        """Take away a log's newest entry, or an id's newest state."""
+        folder = self._chance.choice(["topics/t/log", "transactions/t"])
+        found = heap.list_names(folder)
         if len(found) > 1:
-            heap.delete([name := f"topics/t/log/{found[-1]}"])
+            heap.delete([name := f"{folder}/{found[-1]}"])
             self.lost.add((member, name))

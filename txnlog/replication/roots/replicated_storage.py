@@ -34,7 +34,7 @@ from txnlog.replication.roots.puts import PutIfAbsent
 from txnlog.replication.roots.same_bytes import Diverged, is_sound
 from txnlog.replication.roots.slowness import Slowness, time_for
 from txnlog.replication.roots.soundness import (
-    bring_back_entries,
+    bring_back_lost,
     leaders_bytes,
 )
 from txnlog.replication.roots.uploads import ReplicatedUpload
@@ -364,7 +364,13 @@ class ReplicatedStorage(Storage):
             data = self._read(name, lambda storage: storage.get(name))
             if names.is_unique(name) or is_sound(name, data) is not False:
                 return data
-        return self._settle_shown(partial(self._help, name=name), self._know_one(name))
+        try:
+            return self._settle_shown(partial(self._help, name=name), self._know_one(name))
+        except ObjectNotFound:
+            if names.parse_manifest_list(name.rpartition("/")[2]) is None:
+                raise
+        # A list that was named was decided: the leader has lost it, or it is being deleted.
+        return self._read_unique(name, lambda storage: storage.get(name))
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
         return self._read(name, lambda storage: storage.get_range(name, start, stop))
@@ -429,7 +435,7 @@ class ReplicatedStorage(Storage):
             if unseen is not None or any(not there.issuperset(one) for one in others.values()):
                 # Being put or deleted, or never acknowledged; or the leader's disk is not mounted.
                 self.agreement.check_mark(epoch, epoch.leader)
-                more = bring_back_entries(self.agreement, epoch, folder, listed, others)
+                more = bring_back_lost(self.agreement, epoch, folder, listed, others)
                 if more:
                     there |= more
                     listed = sorted(there)

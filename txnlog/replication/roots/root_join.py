@@ -38,11 +38,12 @@ from txnlog.replication.roots.epochs import (
     without,
 )
 from txnlog.replication.roots.kept_data import Kept
+from txnlog.replication.roots.listings import Listings, add_listing
 from txnlog.replication.roots.members import put_mark
 from txnlog.replication.roots.old_incarnations import delete_incarnation
 from txnlog.replication.roots.placed_data import list_whole, sound_source, source_of
 from txnlog.replication.roots.placement import is_placed, targets
-from txnlog.replication.roots.soundness import IsSound, sound_bytes
+from txnlog.replication.roots.soundness import IsSound, bring_back_lost, sound_bytes
 
 T = TypeVar("T")
 
@@ -147,6 +148,27 @@ def _listing(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
     agreement.check_mark(epoch, epoch.leader)
 
 
+def _bring_back_lost(agreement: Agreement, epoch: Epoch) -> Iterator[str]:
+    """Have the leader get what it has lost, and others have: who has copied it lacks that, too."""
+    lost: dict[str, set[str]] = {}
+    followers = [one for one in epoch.in_sync if one != epoch.leader]
+    with Listings(epoch.in_sync) as listings:
+        for one in followers:
+            with suppress(MemberFailed):
+                add_listing(listings, agreement, epoch, one, counts=_is_framed)
+        add_listing(listings, agreement, epoch, epoch.leader, counts=_is_framed)
+        for name, _ in listings.lacked_by(epoch.leader):
+            folder, _, last = name.rpartition("/")
+            lost.setdefault(folder, set()).add(last)
+    for folder, lacked in lost.items():
+        there = bring_back_lost(agreement, epoch, folder, (), dict.fromkeys(followers, lacked))
+        yield from (f"{folder}/{last}" for last in sorted(lacked & there))
+
+
+def _is_framed(listed: tuple[str, int]) -> bool:
+    return names.is_framed(listed[0])
+
+
 def _copy(
     agreement: Agreement, epoch: Epoch, member: Member, is_sound: IsSound, kept: Kept
 ) -> tuple[int, int, int, int]:
@@ -187,6 +209,8 @@ def _copy(
             _round(agreement, waiting)
             waiting = []
     _round(agreement, waiting)
+    # Last, since it may lose more meanwhile.
+    _round(agreement, [partial(copy, name, ()) for name in _bring_back_lost(agreement, epoch)])
     # A deletion begins at the leader: an object listed there now is deleted here too, if it ever
     # is. Data that is moved meanwhile may be seen nowhere: if it comes back, vacuum deletes it.
     there = {name for name, _ in _asked(agreement, epoch)}

@@ -8,9 +8,10 @@ Where two members have other bytes, the checksum decides, not who leads:
 * The leader's is damaged, and a member in sync has it whole: that one leads, by the next epoch, and
   nobody leaves the set. It may not be replaced under the same leader: a writer may have been told
   that it has won the name, by what is damaged now.
-* The leader has lost entries: what a member in sync has of them was acknowledged, or is in doubt,
-  since only what is below a checkpoint is ever deleted. So it is put at the leader before somebody
-  takes its number; if somebody has, that decides.
+* The leader has lost a numbered object (an entry, a marker, a checkpoint, a list of manifests), and
+  a member in sync has it: it was acknowledged, or is in doubt, since the order of deletions tells
+  that nobody deletes it. So it is put at the leader before somebody takes its number, or takes a
+  transaction for aborted since a marker is missing; if somebody has, that decides.
 * Nobody in sync has it whole: it stays where it is, so that its name stays taken, and is given to
   members that lack it. Nobody leaves the set for it.
 """
@@ -21,15 +22,18 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 from txnlog import names
 from txnlog.errors import ObjectNotFound
+from txnlog.names import LogFile
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.epochs import Epoch, Member, elected
 from txnlog.replication.roots.same_bytes import Damaged, Diverged, is_sound
 from txnlog.replication.roots.slowness import time_for
+from txnlog.state.proposal import MOST_TOGETHER
 from txnlog.storage.base import CannotReplace, Storage
 
 T = TypeVar("T")
@@ -103,14 +107,14 @@ def _whole_elsewhere(agreement: Agreement, epoch: Epoch, name: str) -> tuple[Mem
     return None
 
 
-def bring_back_entries(
+def bring_back_lost(
     agreement: Agreement,
     epoch: Epoch,
     folder: str,
     listed: Sequence[str],
     others: Mapping[Member, AbstractSet[str]],
 ) -> set[str]:
-    """Give the leader the entries of a log that it has lost, and that others in sync have.
+    """Give the leader what it has lost of a log, or of manifests' lists, and others in sync have.
 
     Args:
         agreement: whom to ask.
@@ -120,39 +124,97 @@ def bring_back_entries(
         others: what other members have.
 
     Returns:
-        Those that the leader has by now: another process may have put them.
+        What it has by now from there on: another process may have put more.
 
     Raises MemberFailed.
     """
-    if not names.is_log_folder(folder):
+    numbered = _Numbered.of(folder)
+    if numbered is None:
         return set()
     theirs = {
         name
         for member in epoch.in_sync
         for name in others.get(member, set()) - {*listed}
-        if _entry(name) >= 0
+        if numbered.number(name) is not None
     }
     if not theirs:
         return set()
-    there = _of_leader(agreement, epoch, folder, min(theirs))
-    found = theirs.intersection(there)
-    for last in sorted(theirs.difference(there)):
-        if _is_lost(folder, last, there):
+    first = min(theirs)
+    there = _of_leader(agreement, epoch, numbered, first)
+    found = {name for name in there if name >= first}
+    for last in sorted(theirs - found):
+        if numbered.is_lost(last, there):
             having = (member for member in epoch.in_sync if last in others.get(member, ()))
             if any(_bring_back(agreement, epoch, one, f"{folder}/{last}") for one in having):
                 found.add(last)
     return found
 
 
-def _of_leader(agreement: Agreement, epoch: Epoch, folder: str, first: str) -> list[str]:
-    """What the leader has from an entry on; all if that is nothing. It begins after it was missed.
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """A folder whose objects have numbers, and the kinds that allow to delete lower numbers.
 
-    So a checkpoint because of which the entry was deleted is among it.
+    Of a topic or group only what is below a checkpoint is deleted, markers after their entries; of
+    an id what is below the newest state, of lists those below the newest. If nothing is there all
+    of it is being deleted, the newest one last.
     """
-    start = names.log_file_prefix(max(_entry(first), 0))
+
+    folder: str
+    kinds: frozenset[LogFile] | None
+    """Those that count; None for lists of manifests."""
+    kept_from: LogFile | None
+
+    @classmethod
+    def of(cls, folder: str) -> Self | None:
+        if folder.startswith(f"{names.TOPICS}/") and folder.endswith("/manifests"):
+            return cls(folder, None, None)
+        if not names.is_log_folder(folder):
+            return None
+        if folder.startswith(f"{names.TRANSACTIONS}/"):
+            return cls(folder, frozenset([LogFile.ENTRY]), LogFile.ENTRY)
+        return cls(folder, frozenset(LogFile), LogFile.CHECKPOINT)
+
+    def parse(self, name: str) -> tuple[int, LogFile | None] | None:
+        if self.kinds is None:
+            number = names.parse_manifest_list(name)
+            return None if number is None else (number, None)
+        found = names.parse_log_file(name)
+        return found if found is not None and found[1] in self.kinds else None
+
+    def number(self, name: str) -> int | None:
+        found = self.parse(name)
+        return None if found is None else found[0]
+
+    def first_that_tells(self, name: str) -> int:
+        """The number from which on names tell whether one is lost."""
+        number = self.number(name) or 0
+        return number if self.kept_from is not LogFile.CHECKPOINT else number - MOST_TOGETHER + 1
+
+    def is_lost(self, name: str, there: Sequence[str]) -> bool:
+        """Whether the leader has lost what it lacks, by what it has: else it was deleted."""
+        parsed = [found for found in map(self.parse, there) if found is not None]
+        wanted = self.parse(name)
+        if not parsed or wanted is None:
+            return False
+        number, kind = wanted
+        if number > max((at for at, what in parsed if what is self.kept_from), default=-1):
+            return True
+        # A bundle's entries have no files but its first; their markers go after it.
+        return kind in (LogFile.COMMIT, LogFile.ABORT) and any(
+            what is LogFile.ENTRY and number - MOST_TOGETHER < at <= number for at, what in parsed
+        )
+
+
+def _of_leader(agreement: Agreement, epoch: Epoch, numbered: _Numbered, first: str) -> list[str]:
+    """What the leader has by which is told what it has lost; all of it, if that is nothing.
+
+    It begins after it was missed. So what allowed to delete it is among it.
+    """
+    start = names.log_file_prefix(max(numbered.first_that_tells(first), 0))
     for start_after in (start, ""):
         found = _ask(
-            agreement, epoch, epoch.leader, partial(_list, folder=folder, start_after=start_after)
+            *(agreement, epoch, epoch.leader),
+            partial(_list, folder=numbered.folder, start_after=start_after),
         )
         if found:
             break
@@ -163,35 +225,16 @@ def _list(storage: Storage, folder: str, start_after: str) -> list[str]:
     return storage.list_names(folder, start_after)
 
 
-def _is_lost(folder: str, name: str, there: Sequence[str]) -> bool:
-    """Whether the leader has lost an entry that it lacks, by what it has: else it was deleted.
-
-    Of a topic or group only what is below a checkpoint is deleted, of an id what is below the
-    newest state; if nothing is there the log is being deleted as a whole, its newest entry last.
-    """
-    of_id = folder.startswith(f"{names.TRANSACTIONS}/")
-    parsed = [found for found in map(names.parse_log_file, there) if found is not None]
-    if not parsed:
-        return False
-    kept_from = names.LogFile.ENTRY if of_id else names.LogFile.CHECKPOINT
-    return _entry(name) > max((number for number, what in parsed if what is kept_from), default=-1)
-
-
 def is_lost_by_leader(agreement: Agreement, epoch: Epoch, name: str) -> bool:
-    """Whether the leader has lost what it lacks: an entry that nobody has deleted.
+    """Whether the leader has lost what it lacks: a numbered object that nobody has deleted.
 
     Raises MemberFailed.
     """
     folder, _, last = name.rpartition("/")
-    if not names.is_log_folder(folder) or _entry(last) < 0:
+    numbered = _Numbered.of(folder)
+    if numbered is None or numbered.number(last) is None:
         return False
-    return _is_lost(folder, last, _of_leader(agreement, epoch, folder, last))
-
-
-def _entry(name: str) -> int:
-    """The number of an entry by the name of its file; -1 if it is something else."""
-    number, kind = names.parse_log_file(name) or (-1, None)
-    return number if kind is names.LogFile.ENTRY else -1
+    return numbered.is_lost(last, _of_leader(agreement, epoch, numbered, last))
 
 
 def _bring_back(agreement: Agreement, epoch: Epoch, member: Member, name: str) -> bool:

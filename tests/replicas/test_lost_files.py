@@ -1,0 +1,141 @@
+"""The leader loses any file of its logs, or is put back to what it was at any earlier moment."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import txnlog
+from tests.support.log.settling import settle_early
+from tests.support.replication.replica_folders import FIRST, SECOND, make, reopened, skip_probes
+from txnlog import names
+from txnlog.log import manifests
+from txnlog.names import TopicPartition
+from txnlog.replication import Replicas
+
+WITH_CHECKPOINTS = pytest.mark.parametrize("early", [False, True], ids=["entries", "checkpoints"])
+
+
+@pytest.fixture(autouse=True)
+def unprobed(monkeypatch: pytest.MonkeyPatch, early: bool) -> None:
+    skip_probes(monkeypatch)
+    if early:
+        settle_early(monkeypatch)
+        monkeypatch.setattr(manifests, "KEPT_LISTS", 2)
+
+
+def work(store: txnlog.Store) -> Iterator[None]:
+    """Transactions of all outcomes, in two topics and a group, and plain records between them."""
+    for topic in ("t", "u"):
+        store.topics.create(topic, partitions=1)
+    producer, other = (store.producer(transactional_id=name) for name in "xy")
+    producer.init_transactions()
+    other.init_transactions()
+    other.begin_transaction()
+    other.send("t", value=b"open")
+    other.flush()
+    for number in range(5):
+        producer.begin_transaction()
+        for topic in ("t", "u"):
+            producer.send(topic, value=b"%d" % number)
+        producer.send_offsets_to_transaction({TopicPartition("t", 0): number}, "g")
+        producer.flush()
+        if number % 3 == 2:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+        yield
+    other.commit_transaction()
+    yield
+    for number in range(3):
+        with store.producer() as plain:
+            plain.send("t", value=b"plain-%d" % number)
+        yield
+
+
+def shown(store: txnlog.Store) -> dict[str, object]:
+    """All that a store shows."""
+    found: dict[str, object] = {"topics": sorted(store.topics.list())}
+    for topic in ("t", "u"):
+        for level in ("read_committed", "read_uncommitted"):
+            table = store.scan(topic, isolation_level=level).to_arrow()
+            found[f"{topic} {level}"] = table["value"].to_pylist()
+    found["offsets"] = [one.offset for one in store.groups.describe("g").offsets]
+    return found
+
+
+def check(folder: Path, expected: dict[str, object], where: object) -> None:
+    """Everything is shown, and whoever writes goes on from there."""
+    assert shown(reopened(folder)) == expected, where
+    store = reopened(folder)
+    producer = store.producer(transactional_id="x")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", value=b"later")
+    producer.commit_transaction()
+    after = shown(store)
+    later = [*expected["t read_committed"], b"later"]  # type: ignore[misc]
+    assert (after["t read_committed"], after["offsets"]) == (later, expected["offsets"]), where
+
+
+def numbered(folder: Path) -> list[Path]:
+    """The entries, markers, checkpoints, states and lists of a root."""
+    found = (str(path.relative_to(folder)) for path in sorted(folder.rglob("*")))
+    return [folder / name for name in found if names.is_framed(name) and name[0] != "."]
+
+
+@WITH_CHECKPOINTS
+def test_any_file(tmp_path: Path, early: bool) -> None:
+    """The other root has it: nothing acknowledged is taken for aborted, or for never written."""
+    made, kept = tmp_path / "made", tmp_path / "kept"
+    store = make(made)
+    for _ in work(store):
+        pass
+    expected = shown(reopened(made))
+    shutil.copytree(made, kept)
+    lost = numbered(made / FIRST)
+    assert {path.suffix for path in lost} >= {".json", ".commit", ".abort"}
+    assert any(path.suffix == ".checkpoint" for path in lost) is early
+    for path in lost:
+        if path.name == names.STORE_FILE:
+            continue
+        path.unlink()
+        check(made, expected, path)
+        shutil.rmtree(made)
+        shutil.copytree(kept, made)
+
+
+@WITH_CHECKPOINTS
+@pytest.mark.usefixtures("early")
+def test_any_earlier_state(tmp_path: Path) -> None:
+    """Of a disk that was restored from a backup, without its root being taken out before."""
+    made, kept = tmp_path / "made", tmp_path / "kept"
+    for number, _ in enumerate(work(make(made))):
+        shutil.copytree(made / "a", tmp_path / f"state-{number}")
+    expected = shown(reopened(made))
+    shutil.copytree(made, kept)
+    for state in sorted(tmp_path.glob("state-*")):
+        shutil.rmtree(made / "a")
+        shutil.copytree(state, made / "a")
+        check(made, expected, state.name)
+        shutil.rmtree(made)
+        shutil.copytree(kept, made)
+
+
+@pytest.mark.parametrize("early", [False])
+@pytest.mark.usefixtures("early")
+def test_a_lost_marker_is_reported_and_repaired(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    for _ in work(store):
+        pass
+    name = "topics/t/log/00000000000000000002.commit"
+    (tmp_path / FIRST / name).unlink()
+    for repair in (False, True):
+        found = [*Replicas(reopened(tmp_path)).verify(repair=repair)]
+        assert [(one.name, one.kind, one.members, one.is_repaired) for one in found] == [
+            (name, "missing", ("r0-0",), repair)
+        ]
+    assert (tmp_path / FIRST / name).read_bytes() == (tmp_path / SECOND / name).read_bytes()
