@@ -108,6 +108,22 @@ def unmarked(broken: BrokenStore) -> None:
     broken.storage.delete([broken.path(B_LOG, broken.entries(B_LOG)[2], LogFile.COMMIT)])
 
 
+def unmarked_before(broken: BrokenStore) -> None:
+    """The id has begun another transaction since, so readers take the entry for aborted."""
+    unmarked(broken)
+    producer = attach(broken.storage, clock=VirtualClock(seed=7)).producer(transactional_id="done")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("a", value=b"later")
+    producer.commit_transaction()
+
+
+def misjudged(broken: BrokenStore) -> None:
+    """A reader has marked it, since it has no marker."""
+    unmarked_before(broken)
+    attach(broken.storage, clock=VirtualClock(seed=8)).scan("b").to_arrow()
+
+
 def marked_while_open(broken: BrokenStore) -> None:
     last = broken.entries(B_LOG)[-1]
     entry = broken.append("b", last)
@@ -238,6 +254,8 @@ BREAKS: dict[Callable[[BrokenStore], None], set[str]] = {
     not_on_the_list: {"T3"},
     other_list: {"T3"},
     unmarked: {"T4"},
+    unmarked_before: {"T4"},
+    misjudged: {"T3"},
     marked_while_open: {"T5"},
     marker_of_another: {"T5"},
     skipped_state: {"T6"},

@@ -156,8 +156,7 @@ class Replay(Generic[EntryT, StateT]):
         number, owner = found.number, found.transaction
         if owner is not None and len(found.outcomes) < 2:
             for rule, detail in self.ids.violations(self._ref(number), owner, found.outcomes):
-                # Entries listed before may have been marked since.
-                if rule != "T4" or self._marker(number) is None:
+                if rule != "T4" or self._lacks_marker(number, found.file):
                     yield self._finding(rule, f"entry {number}: {detail}", found.path)
         state = self.state
         if state is None or state.next_entry != number:
@@ -214,6 +213,11 @@ class Replay(Generic[EntryT, StateT]):
             outcome = self._marker(number) or Outcome.ABORT
         if outcome is not None:
             state.decide(number, outcome)
+
+    def _lacks_marker(self, number: int, file: int) -> bool:
+        """Whether it is still there without: it may have been marked since, or cleaned up."""
+        listing = self.log.listing(file)
+        return file in listing.entries and number not in listing.outcomes
 
     def _marker(self, number: int) -> Outcome | None:
         """An entry's marker, if it has one by now."""

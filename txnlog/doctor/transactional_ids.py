@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 from txnlog import names
 from txnlog.doctor.finding import Finding
@@ -21,22 +21,28 @@ from txnlog.state.transaction import (
     EntryRef,
     Outcome,
     Status,
+    TransactionKey,
     TransactionRef,
     TransactionState,
     decide_entry,
 )
 from txnlog.storage.base import PARALLEL_REQUESTS
 
+_MOST_COMPLETE: Final = 100_000
+"""So many committed transactions are remembered, by which lost markers are told."""
+
 
 @dataclass(slots=True)
 class KnownIds:
     """The newest states of transactional ids at the beginning of the examination.
 
-    ``unreadable``: ids whose newest state is damaged, or cannot be read.
+    ``unreadable``: ids whose newest state is damaged, or cannot be read. ``complete`` are the lists
+    of committed transactions whose states are still there.
     """
 
     logs: Logs
     heads: dict[str, TransactionState | None] = field(default_factory=dict)
+    complete: dict[TransactionKey, tuple[EntryRef, ...]] = field(default_factory=dict)
     unreadable: set[str] = field(default_factory=set)
     _ended: dict[tuple[int, int], TransactionState] | None = None
 
@@ -72,6 +78,8 @@ class KnownIds:
     ) -> list[Violation]:
         """The rules that an entry and its markers violate, by the state of its transaction."""
         name = transaction.transactional_id
+        if Outcome.COMMIT not in outcomes and entry in self.complete.get(transaction.key, ()):
+            return [_misjudged(transaction) if outcomes else _unmarked(transaction)]
         if not [*_marker_violations(entry, transaction, outcomes, self._state(name))]:
             return []
         self.look_again(name)
@@ -93,6 +101,15 @@ class KnownIds:
         return self.heads[transactional_id]
 
 
+def _misjudged(transaction: TransactionRef) -> Violation:
+    return "T3", f"it is marked aborted, but on the list of {transaction}"
+
+
+def _unmarked(transaction: TransactionRef) -> Violation:
+    why = "readers take it for aborted once the id has moved on: restore the marker from a backup"
+    return "T4", f"{transaction} is complete, but this entry of its list has no marker: {why}"
+
+
 def _marker_violations(
     entry: EntryRef,
     transaction: TransactionRef,
@@ -109,9 +126,9 @@ def _marker_violations(
         if Outcome.COMMIT in outcomes and not listed:
             yield "T3", f"it is marked committed, but not on the list of {transaction}"
         if Outcome.ABORT in outcomes and listed:
-            yield "T3", f"it is marked aborted, but on the list of {transaction}"
+            yield _misjudged(transaction)
         if state.status is Status.COMPLETE_COMMIT and listed and not outcomes:
-            yield "T4", f"{transaction} is complete, but this entry of its list has no marker"
+            yield _unmarked(transaction)
     elif Outcome.COMMIT in outcomes:
         yield "T5", f"it is marked committed, but {transaction} is {state.status.value}"
     elif state.open and outcomes:
@@ -128,6 +145,7 @@ class _IdExamination:
 
     state_count: int = 0
     newest: TransactionState | None = None
+    complete: dict[TransactionKey, tuple[EntryRef, ...]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     unreadable: list[tuple[str, StorageError]] = field(default_factory=list)
 
@@ -147,6 +165,8 @@ def examine_ids(known: KnownIds, read_failures: ReadFailures) -> Iterator[Findin
             if found.newest is None:
                 known.unreadable.add(name)
             known.heads[name] = found.newest
+            if len(known.complete) < _MOST_COMPLETE:
+                known.complete.update(found.complete)
             yield from found.findings
             if not found.unreadable:
                 read_failures.reset()
@@ -193,6 +213,8 @@ def _examine_id(logs: Logs, transactional_id: str) -> _IdExamination:
                 for rule, detail in transition_violations(before, state):
                     damage(rule, detail, item.path)
             before = state
+            if state.status is Status.COMPLETE_COMMIT:
+                found.complete[state.ref.key] = state.entries
     except StorageError as error:
         found.unreadable.append((folder, error))
         before = None
