@@ -51,6 +51,12 @@ def test_a_list_in_the_place_of_a_topic_and_a_tuple_of_a_partition_are_named(sto
     """What other clients take: the message says how it is called here."""
     with pytest.raises(errors.InvalidTopic, match=r"must be a non-empty string, not \['t'\]"):
         store.consumer(["t"])  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidTopic, match=r"must be a non-empty string, not \['t'\]"):
+        store.scan(["t"])  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidGroupId, match=r"\['g'\]"):
+        store.groups.describe(["g"])  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidOption, match=r"TopicPartition.*not by \('t', 0\)"):
+        store.topics.delete_records({("t", 0): 3})  # type: ignore[dict-item]
     with store.consumer("t", group_id="g") as consumer:
         with pytest.raises(errors.InvalidOption, match=r"TopicPartition.*not by \('t', 0\)"):
             consumer.commit({("t", 0): 3})  # type: ignore[dict-item]

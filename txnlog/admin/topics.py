@@ -268,6 +268,10 @@ class TopicAdmin:
         """
         by_topic: dict[str, dict[int, int]] = {}
         for where, offset in offsets.items():
+            if not isinstance(where, TopicPartition):
+                raise InvalidOption(
+                    f"offsets are by txnlog.TopicPartition(topic, partition), not by {where!r:.100}"
+                )
             by_topic.setdefault(where.topic, {})[where.partition] = offset
         for topic, starts in by_topic.items():
             log = self._logs.fresh_topic(topic)

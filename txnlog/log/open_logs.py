@@ -107,7 +107,7 @@ class Logs:
     def topic(self, topic: str) -> TopicLog:
         """The log of a topic, whether it exists or not. Raises InvalidTopic."""
         with self._lock:
-            log = self._topics.get(topic)
+            log = self._topics.get(topic) if isinstance(topic, str) else None
             if log is None:
                 folder = names.topic_folder(topic)
                 check_case(self.storage, folder, f"topic {topic!r}", InvalidTopic)
@@ -124,7 +124,7 @@ class Logs:
     def group(self, group_id: str) -> GroupLog:
         """The log of a consumer group, whether it exists or not. Raises InvalidGroupId."""
         with self._lock:
-            log = self._groups.get(group_id)
+            log = self._groups.get(group_id) if isinstance(group_id, str) else None
             if log is None:
                 folder = names.group_log(group_id)
                 check_case(self.storage, folder, f"group {group_id!r}", InvalidGroupId)

@@ -73,10 +73,10 @@ def pin_topics(
         ConcurrentTransactions: at level ``snapshot``, if it cannot be told which transactions are
             whole.
     """
-    names = list(dict.fromkeys(topics))
-    if not names and not may_be_none:
+    opened = list({log.name: log for log in map(logs.topic, topics)}.values())
+    if not opened and not may_be_none:
         raise InvalidOption("a snapshot needs at least one topic")
-    opened = [logs.topic(name) for name in names]
+    names = [log.name for log in opened]
     if not refreshed:
         logs.storage.gather([log.refresh for log in opened])
     if isolation_level == "read_uncommitted":
