@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from tests.support.replication.replica_folders import (
     skip_probes,
 )
 from txnlog.errors import CorruptRecord, InvalidOption
+from txnlog.names import TopicPartition
 from txnlog.replication import Replicas
 from txnlog.segments import writer
 
@@ -165,6 +167,23 @@ def test_an_incarnation_that_has_the_only_sound_entry_stays(tmp_path: Path) -> N
     with pytest.raises(InvalidOption, match=r"r1-0 has 1 .* whole that no root in sync"):
         Replicas(store).forget("r1-0")
     assert (tmp_path / SECOND / "topics/t/log/00000000000000000000.json").exists()
+
+
+@pytest.mark.parametrize("log", ["topics/t/log", "groups/g", "transactions/x"])
+def test_an_incarnation_that_has_the_only_log_stays(tmp_path: Path, log: str) -> None:
+    """The leader has lost the folder since, and looks as if there had never been one."""
+    store = fill(tmp_path, "kafka")
+    producer = store.producer(transactional_id="x")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({TopicPartition("t", 0): 1}, "g")
+    producer.commit_transaction()
+    Replicas(store).remove("r1")
+    shutil.rmtree(tmp_path / FIRST / log)
+    with pytest.raises(InvalidOption, match=rf"r1-0 has 1 logs .* {log}: look"):
+        Replicas(reopened(tmp_path)).forget("r1-0")
+    shutil.copytree(tmp_path / SECOND / log, tmp_path / FIRST / log)
+    assert Replicas(reopened(tmp_path)).forget("r1-0").objects
 
 
 def test_an_incarnation_stays_while_a_log_cannot_be_read(tmp_path: Path) -> None:

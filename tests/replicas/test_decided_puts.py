@@ -70,13 +70,15 @@ def test_it_is_everywhere_and_the_first_who_puts_it_is_told_so(
     assert roots.epoch().number == 0
 
 
+@pytest.mark.parametrize("is_listed", [False, True])
 def test_a_follower_may_have_it_first(
-    roots: Roots, storage: ReplicatedStorage, clock: VirtualClock
+    roots: Roots, storage: ReplicatedStorage, clock: VirtualClock, is_listed: bool
 ) -> None:
-    """Its writer is dead: whoever puts it next gives it to the leader."""
+    """Its writer is dead: whoever lists it, or puts it next, gives it to the leader."""
     roots.heap("b-0").put(NAME, OURS)
-    assert storage.list_names("transactions/p") == []
-    assert storage.put_decided(NAME, OURS)
+    if is_listed:
+        assert [f"transactions/p/{one}" for one in storage.list_names("transactions/p")] == [NAME]
+    assert storage.put_decided(NAME, OURS) is not is_listed
     assert held(roots) == {"a-0": OURS, "b-0": OURS, "c-0": OURS}
     assert roots.epoch().number == 0
     roots.heap("b-0").put("other", OURS)

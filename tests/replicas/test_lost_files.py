@@ -12,6 +12,7 @@ import txnlog
 from tests.support.log.settling import settle_early
 from tests.support.replication.replica_folders import FIRST, SECOND, make, reopened, skip_probes
 from txnlog import names
+from txnlog.errors import TopicAlreadyExists
 from txnlog.log import manifests
 from txnlog.names import TopicPartition
 from txnlog.replication import Replicas
@@ -29,14 +30,17 @@ def unprobed(monkeypatch: pytest.MonkeyPatch, early: bool) -> None:
 
 def work(store: txnlog.Store) -> Iterator[None]:
     """Transactions of all outcomes, in two topics and a group, and plain records between them."""
+    yield
     for topic in ("t", "u"):
         store.topics.create(topic, partitions=1)
+        yield
     producer, other = (store.producer(transactional_id=name) for name in "xy")
     producer.init_transactions()
     other.init_transactions()
     other.begin_transaction()
     other.send("t", value=b"open")
     other.flush()
+    yield
     for number in range(5):
         producer.begin_transaction()
         for topic in ("t", "u"):
@@ -104,6 +108,26 @@ def test_any_file(tmp_path: Path, early: bool) -> None:
             continue
         path.unlink()
         check(made, expected, path)
+        shutil.rmtree(made)
+        shutil.copytree(kept, made)
+
+
+@pytest.mark.parametrize("early", [False])
+@pytest.mark.usefixtures("early")
+def test_any_folder(tmp_path: Path) -> None:
+    """Nobody takes it for deleted, makes it anew, or puts out the root that has it."""
+    made, kept = tmp_path / "made", tmp_path / "kept"
+    for _ in work(make(made)):
+        pass
+    expected = shown(reopened(made))
+    shutil.copytree(made, kept)
+    folders = {path.parent for path in numbered(made / FIRST)} - {made / FIRST}
+    for folder in sorted({*folders, *(one.parent for one in folders)} - {made / FIRST}):
+        shutil.rmtree(folder)
+        with pytest.raises(TopicAlreadyExists):
+            reopened(made).topics.create("t")
+        check(made, expected, folder)
+        assert sorted(Replicas(reopened(made)).describe().in_sync) == ["r0-0", "r1-0"]
         shutil.rmtree(made)
         shutil.copytree(kept, made)
 

@@ -78,9 +78,11 @@ class Rot:
         return name
 
     def lose(self, member: Member, heap: HeapStorage) -> None:
-        """Take away a log's newest entry, or an id's newest state."""
+        """Take away a log's newest entry, or an id's newest state; at times all its states."""
         folder = self._chance.choice(["topics/t/log", "transactions/t"])
         found = heap.list_names(folder)
+        takes_all = folder.startswith("transactions/") and self._chance.random() < 0.2
+        lost = found if takes_all else found[-1:]
         if len(found) > 1:
-            heap.delete([name := f"{folder}/{found[-1]}"])
-            self.lost.add((member, name))
+            heap.delete([f"{folder}/{name}" for name in lost])
+            self.lost.update((member, f"{folder}/{name}") for name in lost)

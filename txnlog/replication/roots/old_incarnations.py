@@ -10,7 +10,7 @@ to know a later one before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -116,7 +116,7 @@ def forget(
     agreement.slowness.ask(root_of(member), look, time_for(epoch))
     try:
         _check_data(agreement, epoch, member, is_sound)
-        _check_whole(agreement, epoch, member)
+        _check_whole(storage, epoch, member)
         if not dry_run:
             _keep_epoch(agreement, epoch, member)
             if member in epoch.left:
@@ -261,13 +261,14 @@ class _Files:
         self.count, self._bytes = self.count + 1, self._bytes + size_bytes
 
 
-def _check_whole(agreement: Agreement, epoch: Epoch, member: Member) -> None:
+def _check_whole(storage: ReplicatedStorage, epoch: Epoch, member: Member) -> None:
     """Check that members in sync have whole whatever this one has so and was not deleted.
 
     Of data, a root that has joined since took what was whole.
     """
     if member not in epoch.left:
         return
+    agreement = storage.agreement
 
     def list_framed(storage: Storage) -> list[str]:
         listed = (name for name, _ in storage.list_all("") if root_names.is_of_store(name))
@@ -288,6 +289,31 @@ def _check_whole(agreement: Agreement, epoch: Epoch, member: Member) -> None:
             f"{member} has {len(only)} objects of logs whole that no root in sync has whole, such "
             f"as {only[0]}: look at it there"
         )
+    if lost := _lost_logs(storage, framed):
+        raise InvalidOption(
+            f"{member} has {len(lost)} logs of which no root in sync has anything, such as "
+            f"{lost[0]}: look at it there"
+        )
+
+
+def _lost_logs(storage: ReplicatedStorage, framed: Sequence[str]) -> list[str]:
+    """Logs that some member has, and nobody in sync: they are never deleted as a whole.
+
+    That of an expired transactional id is, and leaves a copy.
+    """
+    folders = sorted({name.rpartition("/")[0] for name in framed})
+    logs = [folder for folder in folders if names.is_log_folder(folder)]
+    listed = storage.gather(partial(storage.list_names, folder) for folder in logs)
+    return [
+        log
+        for log, found in zip(logs, listed, strict=True)
+        if not (found or _is_gone(storage, log))
+    ]
+
+
+def _is_gone(storage: ReplicatedStorage, log: str) -> bool:
+    kind, _, name = log.partition("/")
+    return kind == names.TRANSACTIONS and bool(storage.list_names(f"{names.EXPIRED}/{name}"))
 
 
 def _get(name: str, storage: Storage) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from txnlog import names
 from txnlog.clock import Clock, SystemClock
@@ -44,6 +44,9 @@ from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.time_limits import RunWithin, run_whole
 
 T = TypeVar("T")
+
+_OF_LOGS: Final = (names.TOPICS, names.GROUPS, names.TRANSACTIONS, names.EXPIRED)
+"""In these folders each one is, or has, a log."""
 
 
 class ReplicatedStorage(Storage):
@@ -457,9 +460,15 @@ class ReplicatedStorage(Storage):
         return self._settle_shown(step, know)
 
     def list_folders(self, folder: str) -> list[str]:
-        def step(epoch: Epoch) -> list[str]:
+        def step(epoch: Epoch) -> tuple[list[str], set[str]]:
             self.agreement.check_mark(epoch, epoch.leader)
-            found = self._ask(epoch, epoch.leader, lambda storage: storage.list_folders(folder))
+            followers = [one for one in epoch.in_sync if one != epoch.leader]
+            found, *others = self._controller.gather(
+                [
+                    partial(self._folders_at, epoch, epoch.leader, folder),
+                    *(partial(self._folders_seen, epoch, one, folder) for one in followers),
+                ]
+            )
             if places(epoch) and folder and may_hold_data(folder) and folder != names.TOPICS:
                 theirs = self.agreement.ask_all(
                     epoch,
@@ -469,9 +478,24 @@ class ReplicatedStorage(Storage):
                     may_be_large=True,
                 )
                 found = sorted(set().union(*theirs.values()))
-            return [name for name in found if folder or name != root_names.MEMBER_MARKS]
+            lacked = set().union(*others).difference(found)
+            return [name for name in found if folder or name != root_names.MEMBER_MARKS], lacked
 
-        return self.agreement.settle(step)
+        found, lacked = self.agreement.settle(step)
+        # The leader may have lost one: that is told by its log.
+        log = "/log" if folder == names.TOPICS else ""
+        lost = [one for one in sorted(lacked) if self.list_names(f"{folder}/{one}{log}")]
+        return sorted([*found, *lost]) if lost else found
+
+    def _folders_at(self, epoch: Epoch, member: Member, folder: str) -> list[str]:
+        return self._ask(epoch, member, lambda storage: storage.list_folders(folder))
+
+    def _folders_seen(self, epoch: Epoch, member: Member, folder: str) -> list[str]:
+        """Those of a follower, if there are logs in them; nothing if it does not answer."""
+        with suppress(MemberFailed, ObjectNotFound):  # whoever lists a log asks it again
+            if folder in _OF_LOGS:
+                return self._folders_at(epoch, member, folder)
+        return []
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         def begin(epoch: Epoch) -> Epoch:

@@ -14,7 +14,7 @@ next attempt replaces it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -150,19 +150,19 @@ def _listing(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
 
 def _bring_back_lost(agreement: Agreement, epoch: Epoch) -> Iterator[str]:
     """Have the leader get what it has lost, and others have: who has copied it lacks that, too."""
-    lost: dict[str, set[str]] = {}
-    followers = [one for one in epoch.in_sync if one != epoch.leader]
+    lacked: dict[str, dict[Member, set[str]]] = {}
     with Listings(epoch.in_sync) as listings:
-        for one in followers:
-            with suppress(MemberFailed):
+        for one in epoch.in_sync:
+            with suppress(MemberFailed) if one != epoch.leader else nullcontext():
                 add_listing(listings, agreement, epoch, one, counts=_is_framed)
-        add_listing(listings, agreement, epoch, epoch.leader, counts=_is_framed)
         for name, _ in listings.lacked_by(epoch.leader):
             folder, _, last = name.rpartition("/")
-            lost.setdefault(folder, set()).add(last)
-    for folder, lacked in lost.items():
-        there = bring_back_lost(agreement, epoch, folder, (), dict.fromkeys(followers, lacked))
-        yield from (f"{folder}/{last}" for last in sorted(lacked & there))
+            for one in listings.sizes_of(name):
+                lacked.setdefault(folder, {}).setdefault(one, set()).add(last)
+    for folder, others in lacked.items():
+        theirs = set().union(*others.values())
+        there = bring_back_lost(agreement, epoch, folder, (), others)
+        yield from (f"{folder}/{last}" for last in sorted(theirs & there))
 
 
 def _is_framed(listed: tuple[str, int]) -> bool:

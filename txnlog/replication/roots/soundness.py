@@ -142,7 +142,8 @@ def bring_back_lost(
     first = min(theirs)
     there = _of_leader(agreement, epoch, numbered, first)
     found = {name for name in there if name >= first}
-    for last in sorted(theirs - found):
+    # The newest first: meanwhile there are gaps, and no end that is too early.
+    for last in sorted(theirs - found, reverse=True):
         if numbered.is_lost(last, there):
             having = (member for member in epoch.in_sync if last in others.get(member, ()))
             if any(_bring_back(agreement, epoch, one, f"{folder}/{last}") for one in having):
@@ -155,8 +156,9 @@ class _Numbered:
     """A folder whose objects have numbers, and the kinds that allow to delete lower numbers.
 
     Of a topic or group only what is below a checkpoint is deleted, markers after their entries; of
-    an id what is below the newest state, of lists those below the newest. If nothing is there all
-    of it is being deleted, the newest one last.
+    an id what is below the newest state, of lists those below the newest. All lists go with their
+    topic, the newest last. So does a dead id's log: if its last states are put there again, it is
+    dead again.
     """
 
     folder: str
@@ -168,11 +170,11 @@ class _Numbered:
     def of(cls, folder: str) -> Self | None:
         if folder.startswith(f"{names.TOPICS}/") and folder.endswith("/manifests"):
             return cls(folder, None, None)
-        if not names.is_log_folder(folder):
-            return None
-        if folder.startswith(f"{names.TRANSACTIONS}/"):
+        if folder.startswith((f"{names.TRANSACTIONS}/", f"{names.EXPIRED}/")):
             return cls(folder, frozenset([LogFile.ENTRY]), LogFile.ENTRY)
-        return cls(folder, frozenset(LogFile), LogFile.CHECKPOINT)
+        if names.is_log_folder(folder):
+            return cls(folder, frozenset(LogFile), LogFile.CHECKPOINT)
+        return None
 
     def parse(self, name: str) -> tuple[int, LogFile | None] | None:
         if self.kinds is None:
@@ -194,7 +196,7 @@ class _Numbered:
         """Whether the leader has lost what it lacks, by what it has: else it was deleted."""
         parsed = [found for found in map(self.parse, there) if found is not None]
         wanted = self.parse(name)
-        if not parsed or wanted is None:
+        if wanted is None or not (parsed or self.kinds):
             return False
         number, kind = wanted
         if number > max((at for at, what in parsed if what is self.kept_from), default=-1):
