@@ -375,6 +375,26 @@ def test_a_damaged_manifest_is_told(heap: HeapStorage, store: Store, ending: str
     assert any(doomed in str(found) for found in store.examine() if found.state == "damage")
 
 
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("kept", [0, 1], ids=["all", "newest"])
+def test_lists_that_are_lost_are_not_made_anew(heap: HeapStorage, store: Store, kept: int) -> None:
+    """Writers go on; a list of theirs would lack what was settled, which would be deleted."""
+    for turn in range(30):
+        append(store, b"%d" % turn, partition=0)
+    at = names.topic_manifests("t")
+    lists = sorted(name for name in folder(store) if name.endswith(".list"))
+    lost = {name: heap.get(f"{at}/{name}") for name in lists[kept:]}
+    heap.delete([f"{at}/{name}" for name in lost])
+    for turn in range(30, 60):
+        append(another(store), b"%d" % turn, partition=0)
+    with pytest.raises(CorruptEntry, match=f"{lists[-1]} is missing"):
+        another(store).scan("t")
+    for name, data in lost.items():
+        heap.put(f"{at}/{name}", data)
+    append(another(store), b"60", partition=0)
+    assert values(another(store)) == [b"%d" % turn for turn in range(61)]
+
+
 def requests_of_commits(storage: Storage, clock: VirtualClock, count: int) -> list[int]:
     """The requests of each of so many commits over two topics."""
     counting = CountingStorage(storage)

@@ -112,7 +112,7 @@ def test_any_file(tmp_path: Path, early: bool) -> None:
         shutil.copytree(kept, made)
 
 
-@pytest.mark.parametrize("early", [False])
+@WITH_CHECKPOINTS
 @pytest.mark.usefixtures("early")
 def test_any_folder(tmp_path: Path) -> None:
     """Nobody takes it for deleted, makes it anew, or puts out the root that has it."""

@@ -439,6 +439,18 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         # What an earlier topic has settled lies before its deletion, which we have read.
         return found.topic_id != state.topic_id and found.end > state.next_entry
 
+    def _check_kept(self, newest: ManifestList | None) -> None:
+        """Raise CorruptEntry if the lists by which this log is read are gone.
+
+        One that followed what is left would hold less, and what it does not name is deleted.
+        """
+        known = self._state.settled
+        if known is not None and (newest is None or newest.number < known.number):
+            name = names.manifest_list(known.number)
+            raise CorruptEntry(
+                f"{self.manifests.folder}/{name} is missing, and no later one is there"
+            )
+
     def _settle(self) -> ManifestList | None:
         """Move decided appends, except the newest, to a manifest, if there are enough.
 
@@ -452,6 +464,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             newest = self.manifests.newest()
             if newest and self._is_of_later_topic(newest):
                 return None
+            self._check_kept(newest)
             self._adopt(newest)
             end = self._state.first_unsettled(KEPT_ENTRIES)
             begun = newest.end if newest and newest.topic_id == self._state.topic_id else 0

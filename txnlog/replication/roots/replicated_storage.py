@@ -367,13 +367,7 @@ class ReplicatedStorage(Storage):
             data = self._read(name, lambda storage: storage.get(name))
             if names.is_unique(name) or is_sound(name, data) is not False:
                 return data
-        try:
-            return self._settle_shown(partial(self._help, name=name), self._know_one(name))
-        except ObjectNotFound:
-            if names.parse_manifest_list(name.rpartition("/")[2]) is None:
-                raise
-        # A list that was named was decided: the leader has lost it, or it is being deleted.
-        return self._read_unique(name, lambda storage: storage.get(name))
+        return self._settle_shown(partial(self._help, name=name), self._know_one(name))
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
         return self._read(name, lambda storage: storage.get_range(name, start, stop))

@@ -156,9 +156,8 @@ class _Numbered:
     """A folder whose objects have numbers, and the kinds that allow to delete lower numbers.
 
     Of a topic or group only what is below a checkpoint is deleted, markers after their entries; of
-    an id what is below the newest state, of lists those below the newest. All lists go with their
-    topic, the newest last. So does a dead id's log: if its last states are put there again, it is
-    dead again.
+    an id what is below the newest state, of lists those below the newest. A dead id's log goes as a
+    whole, the newest state last: if its last ones are put there again, it is dead again.
     """
 
     folder: str
@@ -196,7 +195,7 @@ class _Numbered:
         """Whether the leader has lost what it lacks, by what it has: else it was deleted."""
         parsed = [found for found in map(self.parse, there) if found is not None]
         wanted = self.parse(name)
-        if wanted is None or not (parsed or self.kinds):
+        if wanted is None:
             return False
         number, kind = wanted
         if number > max((at for at, what in parsed if what is self.kept_from), default=-1):
