@@ -109,6 +109,31 @@ def test_the_controller(
     assert gate.asked
 
 
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda replicas: replicas.elect("r1"),
+        lambda replicas: replicas.alter({"replica.scrub.bytes": 3}),
+        lambda replicas: replicas.store.maintain(),
+    ],
+    ids=["elect", "alter", "maintain"],
+)
+def test_operators_are_told_that_the_controller_hangs(
+    tmp_path: Path, gate: Gate, do: Callable[[Replicas], object]
+) -> None:
+    make(tmp_path, **{"replica.lag.time.max.ms": LAG_MS})
+    replicas = Replicas(reopened(tmp_path))
+    replicas.describe()
+    gate.close(tmp_path / "control", "get", "delete", "confirm")
+    gate.close_at(tmp_path / "control", "list_names")
+    watch = Timer(LONGEST_S, gate.let_go)
+    watch.start()
+    with pytest.raises(StorageError, match=r"no answer|not answered yet"):
+        do(replicas)
+    watch.cancel()
+    assert gate.asked
+
+
 def clean(_: Path, storage: ReplicatedStorage) -> None:
     assert clean_epochs(storage.agreement, kept=1) is None
 

@@ -80,9 +80,15 @@ def check(folder: Path, expected: dict[str, object], where: object) -> None:
     producer.begin_transaction()
     producer.send("t", value=b"later")
     producer.commit_transaction()
+    for _ in range(6):  # a checkpoint, and a list
+        with store.producer() as plain:
+            plain.send("u", value=b"later")
     after = shown(store)
     later = [*expected["t read_committed"], b"later"]  # type: ignore[misc]
     assert (after["t read_committed"], after["offsets"]) == (later, expected["offsets"]), where
+    of_u = [*expected["u read_committed"], *[b"later"] * 6]  # type: ignore[misc]
+    assert shown(reopened(folder))["u read_committed"] == of_u, where
+    assert len(Replicas(store).describe().in_sync) == 2, where
 
 
 def numbered(folder: Path) -> list[Path]:
@@ -92,7 +98,8 @@ def numbered(folder: Path) -> list[Path]:
 
 
 @WITH_CHECKPOINTS
-def test_any_file(tmp_path: Path, early: bool) -> None:
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.more)])
+def test_any_file(tmp_path: Path, early: bool, step: int) -> None:
     """The other root has it: nothing acknowledged is taken for aborted, or for never written."""
     made, kept = tmp_path / "made", tmp_path / "kept"
     store = make(made)
@@ -103,13 +110,31 @@ def test_any_file(tmp_path: Path, early: bool) -> None:
     lost = numbered(made / FIRST)
     assert {path.suffix for path in lost} >= {".json", ".commit", ".abort"}
     assert any(path.suffix == ".checkpoint" for path in lost) is early
-    for path in lost:
+    for path in lost[::step]:
         if path.name == names.STORE_FILE:
             continue
         path.unlink()
         check(made, expected, path)
         shutil.rmtree(made)
         shutil.copytree(kept, made)
+
+
+@pytest.mark.parametrize("early", [False])
+@pytest.mark.usefixtures("early")
+def test_a_state_whose_witness_is_left(tmp_path: Path) -> None:
+    """The leader has a later name than the state that it lacks: it is no state."""
+    store = make(tmp_path)
+    store.topics.create("t", partitions=1)
+    producer = store.producer(transactional_id="x")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", value=b"0")
+    producer.commit_transaction()
+    states = sorted((tmp_path / FIRST / "transactions/x").glob("*.json"))
+    number = len(states) - 1
+    assert store.logs.transactions.witness("x", number, store.logs.clock.now_ms()) is not None
+    states[-1].unlink()
+    assert store.storage.list_names("transactions/x")[-2] == states[-1].name
 
 
 @WITH_CHECKPOINTS
@@ -134,14 +159,15 @@ def test_any_folder(tmp_path: Path) -> None:
 
 @WITH_CHECKPOINTS
 @pytest.mark.usefixtures("early")
-def test_any_earlier_state(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.more)])
+def test_any_earlier_state(tmp_path: Path, step: int) -> None:
     """Of a disk that was restored from a backup, without its root being taken out before."""
     made, kept = tmp_path / "made", tmp_path / "kept"
     for number, _ in enumerate(work(make(made))):
         shutil.copytree(made / "a", tmp_path / f"state-{number}")
     expected = shown(reopened(made))
     shutil.copytree(made, kept)
-    for state in sorted(tmp_path.glob("state-*")):
+    for state in sorted(tmp_path.glob("state-*"))[::step]:
         shutil.rmtree(made / "a")
         shutil.copytree(state, made / "a")
         check(made, expected, state.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -349,6 +350,36 @@ def test_who_does_not_answer_is_asked_no_more_for_a_while() -> None:
     assert ask() == 9
     with pytest.raises(TookTooLong, match="no answer"):
         slowness.ask("r1-0", lambda: 5, 10)
+
+
+def test_the_controller_is_asked_again_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One answer that is lost stops nobody for as long as it was waited for; no child, at all."""
+    clock, asked = VirtualClock(), []
+
+    def leave_behind(call: Callable[[], object], for_s: float, go_on: object = None) -> Any:
+        assert go_on is None
+        asked.append(for_s)
+        if len(asked) == 1:
+            raise NoAnswer(f"no answer for {for_s} s")
+        return call()
+
+    slowness = Slowness(leave_behind, clock)
+
+    def ask() -> int:
+        return slowness.ask("the controller", lambda: 5, 100, pause_s=10)
+
+    for _ in range(2):
+        with pytest.raises(TookTooLong):
+            ask()
+    clock.time_ms += 9_000
+    with pytest.raises(TookTooLong, match="not answered yet"):
+        ask()
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: -1)
+        assert ask() == 5
+    clock.time_ms += 1_000
+    assert ask() == 5
+    assert asked == [100] * 3
 
 
 def test_what_is_large_has_more_time() -> None:

@@ -191,11 +191,11 @@ class Agreement:
         now_s = self.clock.monotonic_s()
         if self.find_kept is None or not self.observes:
             self.lost = None
-            return self._ask_controller(partial(self.controller.newest, known), _MOST_LAGS)
+            return self.ask_controller(partial(self.controller.newest, known))
         if self.lost is None or known is None or now_s - self._asked_s > known.lag_s:
             self._asked_s = now_s
             try:
-                newest = self._ask_controller(partial(self.controller.newest, known))
+                newest = self.ask_controller(partial(self.controller.newest, known))
             except (NotAStore, StorageError) as error:
                 if self.lost is None:
                     _logger.warning("replicas: reading goes on without the controller: %s", error)
@@ -216,13 +216,16 @@ class Agreement:
             return self._find_newest(found)
         return found
 
-    def _ask_controller(self, call: Callable[[], T], lags: int = 1) -> T:
+    def ask_controller(self, call: Callable[[], T]) -> T:
         """Do something at the controller, within a time. Raises StorageError.
 
-        What is left behind does no harm: it reads, or it puts an epoch, which others see if it ever
-        comes.
+        What is left behind does no harm: it reads, it puts an epoch, which others see if it ever
+        comes, or it deletes what nobody needs. Who only reads can go on without.
         """
-        return self.slowness.ask("the controller", call, lags * time_for(self._epoch))
+        lag_s = time_for(self._epoch)
+        within_s = lag_s if self.find_kept and self.observes else _MOST_LAGS * lag_s
+        where = f"the controller {self.controller.storage.url}"
+        return self.slowness.ask(where, call, within_s, pause_s=lag_s)
 
     def every(self) -> list[Epoch]:
         """All epochs that are there, in their order; without the controller those that roots keep.
@@ -231,7 +234,7 @@ class Agreement:
         """
         newest = self.refresh()
         if self.lost is None or self.find_kept is None:
-            return self.controller.every()
+            return self.ask_controller(self.controller.every)
         return self.find_kept(self.slowness, newest, 0)
 
     def is_newest(self, epoch: Epoch) -> bool:
@@ -278,7 +281,7 @@ class Agreement:
             try:
                 first = epoch
                 if epoch.number != since:
-                    first = self._ask_controller(partial(self.controller.at, since))
+                    first = self.ask_controller(partial(self.controller.at, since))
             except StorageError:
                 return True
             self._elected_among = since, first.in_sync
@@ -687,7 +690,7 @@ class Agreement:
 
         ``at`` is where, if the epoch itself says another place for later ones.
         """
-        put = self._ask_controller(partial(self.controller.propose, epoch, at), _MOST_LAGS)
+        put = self.ask_controller(partial(self.controller.propose, epoch, at))
         if put:
             _logger.warning(
                 "replicas: epoch %d: leader %s, in sync %s, joining %s: %s",

@@ -55,9 +55,10 @@ def clean_epochs(
     """
     epoch = agreement.refresh()
     controller = agreement.controller.storage
-    doomed = _doomed(epoch, list_epochs(controller), kept)
+    doomed = _doomed(epoch, agreement.ask_controller(lambda: list_epochs(controller)), kept)
     if not dry_run:
-        _delete(controller, map(root_names.epoch_file, doomed))
+        gone = [root_names.epoch_file(number) for number in doomed]
+        agreement.ask_controller(lambda: _delete(controller, gone))
     notes = 0
     for member in epoch.in_sync:
         with suppress(MemberFailed):

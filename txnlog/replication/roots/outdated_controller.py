@@ -81,5 +81,5 @@ def _knows(agreement: Agreement, epoch: Epoch, noted: Epoch) -> bool:
     if noted.number <= epoch.number - KEPT:
         return True  # its name may have been free since, and taken by a process that slept
     with suppress(StorageError):
-        return agreement.controller.at(noted.number) == noted
+        return agreement.ask_controller(lambda: agreement.controller.at(noted.number)) == noted
     return True  # not every epoch is made anew with the controller

@@ -100,7 +100,7 @@ def return_roots(
     failed: TxnlogError | None = None
 
     def began_ms(number: int) -> int:
-        return agreement.controller.at(number).at_ms
+        return agreement.ask_controller(lambda: agreement.controller.at(number)).at_ms
 
     for root in roots_to_return(epoch, began_ms, agreement.clock.now_ms()):
         url = epoch.roots[root].url

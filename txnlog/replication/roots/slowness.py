@@ -7,6 +7,7 @@ request of a writer that slept: the look at the epochs, and put-if-absent, are m
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -50,6 +51,7 @@ class Slowness:
         self._run_within = run_within
         self._clock = clock
         self._left: dict[Member, dict[object, float]] = {}
+        self._pid = os.getpid()
 
     def ask(
         self,
@@ -57,9 +59,14 @@ class Slowness:
         call: Callable[[], T],
         within_s: float,
         go_on: Callable[[], bool] | None = None,
+        pause_s: float | None = None,
     ) -> T:
-        """Make a request. Raises TookTooLong, and what the call raises."""
-        self._check(member, within_s)
+        """Make a request. Raises TookTooLong, and what the call raises.
+
+        After one without an answer there is none for ``pause_s``; if None, for as long as one may
+        take.
+        """
+        self._check(member, within_s if pause_s is None else pause_s)
         token, ended = object(), []
 
         def run() -> T:
@@ -78,11 +85,14 @@ class Slowness:
                     self._left.setdefault(member, {})[token] = self._clock.monotonic_s()
             raise TookTooLong(str(error)) from None
 
-    def _check(self, member: Member, within_s: float) -> None:
+    def _check(self, member: Member, pause_s: float) -> None:
         with _LOCK.mutex:
+            if self._pid != os.getpid():  # their threads are not in a forked child
+                self._pid = os.getpid()
+                self._left.clear()
             left = self._left.get(member)
             if not left:
                 return
             for_s = self._clock.monotonic_s() - max(left.values())
-            if len(left) >= _MOST_LEFT or for_s < within_s:
+            if len(left) >= _MOST_LEFT or for_s < pause_s:
                 raise TookTooLong(f"{len(left)} earlier requests to {member} are not answered yet")

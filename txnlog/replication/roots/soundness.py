@@ -19,7 +19,8 @@ Where two members have other bytes, the checksum decides, not who leads:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
@@ -135,7 +136,7 @@ def bring_back_lost(
         name
         for member in epoch.in_sync
         for name in others.get(member, set()) - {*listed}
-        if numbered.number(name) is not None
+        if numbered.parse(name) is not None
     }
     if not theirs:
         return set()
@@ -143,11 +144,10 @@ def bring_back_lost(
     there = _of_leader(agreement, epoch, numbered, first)
     found = {name for name in there if name >= first}
     # The newest first: meanwhile there are gaps, and no end that is too early.
-    for last in sorted(theirs - found, reverse=True):
-        if numbered.is_lost(last, there):
-            having = (member for member in epoch.in_sync if last in others.get(member, ()))
-            if any(_bring_back(agreement, epoch, one, f"{folder}/{last}") for one in having):
-                found.add(last)
+    for last in _lost(agreement, epoch, numbered, sorted(theirs - found, reverse=True), there):
+        having = (member for member in epoch.in_sync if last in others.get(member, ()))
+        if any(_bring_back(agreement, epoch, one, f"{folder}/{last}") for one in having):
+            found.add(last)
     return found
 
 
@@ -156,8 +156,8 @@ class _Numbered:
     """A folder whose objects have numbers, and the kinds that allow to delete lower numbers.
 
     Of a topic or group only what is below a checkpoint is deleted, markers after their entries; of
-    an id what is below the newest state, of lists those below the newest. A dead id's log goes as a
-    whole, the newest state last: if its last ones are put there again, it is dead again.
+    an id what is below the newest state, of lists those below the newest. A dead id's log alone
+    goes as a whole, and leaves a copy of its last state.
     """
 
     folder: str
@@ -182,47 +182,50 @@ class _Numbered:
         found = names.parse_log_file(name)
         return found if found is not None and found[1] in self.kinds else None
 
-    def number(self, name: str) -> int | None:
-        found = self.parse(name)
-        return None if found is None else found[0]
 
-    def first_that_tells(self, name: str) -> int:
-        """The number from which on names tell whether one is lost."""
-        number = self.number(name) or 0
-        return number if self.kept_from is not LogFile.CHECKPOINT else number - MOST_TOGETHER + 1
+def _lost(
+    agreement: Agreement,
+    epoch: Epoch,
+    numbered: _Numbered,
+    lacked: Sequence[str],
+    there: Sequence[str],
+) -> Iterator[str]:
+    """What the leader has lost of what it lacks, by what it has: the rest was deleted.
 
-    def is_lost(self, name: str, there: Sequence[str]) -> bool:
-        """Whether the leader has lost what it lacks, by what it has: else it was deleted."""
-        parsed = [found for found in map(self.parse, there) if found is not None]
-        wanted = self.parse(name)
-        if wanted is None:
-            return False
-        number, kind = wanted
-        if number > max((at for at, what in parsed if what is self.kept_from), default=-1):
-            return True
+    Raises MemberFailed.
+    """
+    parsed = [found for found in map(numbered.parse, there) if found is not None]
+    kept_from = max((at for at, kind in parsed if kind is numbered.kept_from), default=-1)
+    entries = [at for at, kind in parsed if kind is LogFile.ENTRY]
+    if lacked and numbered.folder.startswith(f"{names.TRANSACTIONS}/"):
+        copies = f"{names.EXPIRED}/{numbered.folder.partition('/')[2]}"
+        listed = _ask(agreement, epoch, epoch.leader, partial(_list, folder=copies))
+        removed = (found[0] for found in map(names.parse_log_file, listed) if found is not None)
+        kept_from = max(kept_from, *removed, -1)
+    for name in lacked:
+        number, kind = numbered.parse(name) or (-1, None)
         # A bundle's entries have no files but its first; their markers go after it.
-        return kind in (LogFile.COMMIT, LogFile.ABORT) and any(
-            what is LogFile.ENTRY and number - MOST_TOGETHER < at <= number for at, what in parsed
-        )
+        at = bisect_right(entries, number) - 1
+        has_entry = at >= 0 and number - entries[at] < MOST_TOGETHER
+        is_marker = kind in (LogFile.COMMIT, LogFile.ABORT)
+        if number > kept_from or (is_marker and has_entry):
+            yield name
 
 
 def _of_leader(agreement: Agreement, epoch: Epoch, numbered: _Numbered, first: str) -> list[str]:
-    """What the leader has by which is told what it has lost; all of it, if that is nothing.
+    """What the leader has by which is told what it has lost. It begins after that was missed.
 
-    It begins after it was missed. So what allowed to delete it is among it.
+    So what allowed to delete it is among it.
     """
-    start = names.log_file_prefix(max(numbered.first_that_tells(first), 0))
-    for start_after in (start, ""):
-        found = _ask(
-            *(agreement, epoch, epoch.leader),
-            partial(_list, folder=numbered.folder, start_after=start_after),
-        )
-        if found:
-            break
-    return found
+    number, _ = numbered.parse(first) or (0, None)
+    if numbered.kept_from is LogFile.CHECKPOINT:
+        number -= MOST_TOGETHER - 1  # a marker's bundle
+    start_after = names.log_file_prefix(max(number, 0))
+    look = partial(_list, folder=numbered.folder, start_after=start_after)
+    return _ask(agreement, epoch, epoch.leader, look)
 
 
-def _list(storage: Storage, folder: str, start_after: str) -> list[str]:
+def _list(storage: Storage, folder: str, start_after: str = "") -> list[str]:
     return storage.list_names(folder, start_after)
 
 
@@ -233,9 +236,10 @@ def is_lost_by_leader(agreement: Agreement, epoch: Epoch, name: str) -> bool:
     """
     folder, _, last = name.rpartition("/")
     numbered = _Numbered.of(folder)
-    if numbered is None or numbered.number(last) is None:
+    if numbered is None or numbered.parse(last) is None:
         return False
-    return numbered.is_lost(last, _of_leader(agreement, epoch, numbered, last))
+    there = _of_leader(agreement, epoch, numbered, last)
+    return any(_lost(agreement, epoch, numbered, [last], there))
 
 
 def _bring_back(agreement: Agreement, epoch: Epoch, member: Member, name: str) -> bool:
