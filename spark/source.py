@@ -45,6 +45,11 @@ NEEDED = ("txnlog", "pyarrow", "numpy", "msgspec", "fsspec", "crc32c", "lz4", "z
 """What a Python must have that runs it."""
 
 
+def reads_streams() -> bool:
+    """Whether this PySpark can read a stream from a source that goes on where it has ended."""
+    return find_spec("pyspark.sql.streaming.datasource") is not None
+
+
 class TxnlogDataSource(DataSource):
     """Topics of a txnlog store as a Spark data source. docs/SPARK.md lists the options."""
 
@@ -128,7 +133,7 @@ class TxnlogDataSource(DataSource):
         from txnlog.spark.batch.row_schema import check_read_schema
         from txnlog.spark.options.stream_options import parse_stream
 
-        if find_spec("pyspark.sql.streaming.datasource") is None:
+        if not reads_streams():
             raise InvalidOption(
                 "reading a stream needs PySpark 4.2 or newer: before, Spark does not tell a source "
                 "where the last batch ended. Writing one does not"

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.spark.stream_helpers import reads_streams
 from tests.support.tiers import more
 from txnlog import Store
 from txnlog.errors import InvalidOption
@@ -98,6 +99,7 @@ def test_a_batch_is_what_the_store_says(spark: SparkSession, topics: Store, topi
     assert read(spark, topics, topic, since=empty, pre_images=True).count() == 0
 
 
+@reads_streams
 @pytest.mark.parametrize("topic", ["people", *more(["plain"])])
 def test_a_stream_makes_the_rows_of_its_end(
     spark: SparkSession, topics: Store, tmp_path: Path, topic: str

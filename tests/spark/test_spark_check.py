@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.stream_helpers import READS_STREAMS
 from txnlog import Store
 from txnlog.admin.groups import GroupAdmin
 from txnlog.spark import CheckStep, SetUpCheck, check, registration
@@ -25,8 +26,8 @@ def test_a_set_up_that_works_is_found_to(spark: SparkSession, store: Store) -> N
     store.topics.create("mine")
     found = check(spark, store.url)
     assert found.ok, str(found)
-    assert len(found.steps) == 9
-    assert str(found).count("\nok      ") == 8
+    assert len(found.steps) == 8 + READS_STREAMS
+    assert str(found).count("\nok      ") == 7 + READS_STREAMS
     assert (store.topics.list(), store.groups.list(), [*store.transactions.list()]) == (
         ["mine"],
         [],
@@ -133,7 +134,11 @@ def test_what_fails_halfway_is_removed_too(
     """A group that cannot be moved, say: the topics go all the same."""
     monkeypatch.setattr(GroupAdmin, "describe", lambda *_: 1 / 0)
     found = check(spark, store)
-    assert [step.problem is None for step in found.steps] == [True] * 7 + [False, True]
+    assert [step.problem is None for step in found.steps] == [
+        *[True] * (6 + READS_STREAMS),
+        False,
+        True,
+    ]
     assert "ZeroDivisionError" in str(found)
     assert (store.topics.list(), store.groups.list(), [*store.transactions.list()]) == ([], [], [])
 

@@ -11,6 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from tests.spark.stream_helpers import READS_STREAMS
 from tests.support.columns import edges
 from txnlog import Store
 from txnlog.columns.bind import bind
@@ -36,6 +37,9 @@ def test_each_way_to_write_checks_them(spark: SparkSession, store: Store, tmp_pa
     with transaction(spark, store, transactional_id="t") as txn:
         txn.merge(good, topic="pay")
         txn.write(bad, topic="from")
+    assert sorted(store.scan("pay").to_arrow()["id"].to_pylist()) == [1, 2]
+    if not READS_STREAMS:
+        return
     stream = spark.readStream.format("txnlog").options(path=store.url, subscribe="from")
     query = (
         stream.option("startingOffsets", "earliest")
