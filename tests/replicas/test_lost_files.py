@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,9 @@ from txnlog.errors import TopicAlreadyExists
 from txnlog.log import manifests
 from txnlog.names import TopicPartition
 from txnlog.replication import Replicas
+from txnlog.testing import VirtualClock
 
+BEGUN_MS = VirtualClock().now_ms()
 WITH_CHECKPOINTS = pytest.mark.parametrize("early", [False, True], ids=["entries", "checkpoints"])
 
 
@@ -135,6 +138,33 @@ def test_a_state_whose_witness_is_left(tmp_path: Path) -> None:
     assert store.logs.transactions.witness("x", number, store.logs.clock.now_ms()) is not None
     states[-1].unlink()
     assert store.storage.list_names("transactions/x")[-2] == states[-1].name
+
+
+@pytest.mark.parametrize("early", [False])
+@pytest.mark.usefixtures("early")
+def test_what_is_left_of_a_dead_id_is_not_lost(tmp_path: Path) -> None:
+    """Its removal was cut short at the other root, which has old states: the copy tells."""
+    store = make(tmp_path)
+    store.topics.create("t", partitions=1)
+    producer = store.producer(transactional_id="x")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", value=b"0")
+    producer.commit_transaction()
+    folder = tmp_path / SECOND / "transactions/x"
+    shutil.copytree(folder, tmp_path / "left")
+    for days in (20, 40):
+        for path in tmp_path.rglob("*.json"):
+            os.utime(path, (BEGUN_MS // 1000, BEGUN_MS // 1000))
+        clock = VirtualClock(BEGUN_MS + days * 86_400_000)
+        [*txnlog.open(str(tmp_path / "control"), clock=clock).transactions.expire_ids()]
+    assert not (tmp_path / FIRST / "transactions/x").exists()
+    shutil.copytree(tmp_path / "left", folder, dirs_exist_ok=True)
+    for _ in range(2):
+        assert [*reopened(tmp_path).transactions.list()] == []
+    reopened(tmp_path).producer(transactional_id="x").init_transactions()
+    assert reopened(tmp_path).transactions.describe("x").producer_epoch >= 0
+    assert len(Replicas(store).describe().in_sync) == 2
 
 
 @WITH_CHECKPOINTS
