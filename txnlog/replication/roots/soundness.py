@@ -25,7 +25,8 @@ from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Self, TypeAlias, TypeVar
+from itertools import islice
+from typing import Final, Self, TypeAlias, TypeVar
 
 from txnlog import names
 from txnlog.errors import ObjectNotFound
@@ -38,6 +39,8 @@ from txnlog.state.proposal import MOST_TOGETHER
 from txnlog.storage.base import CannotReplace, Storage
 
 T = TypeVar("T")
+
+_AT_ONCE: Final = 64
 
 _logger = logging.getLogger(__name__)
 
@@ -143,11 +146,17 @@ def bring_back_lost(
     first = min(theirs)
     there = _of_leader(agreement, epoch, numbered, first)
     found = {name for name in there if name >= first}
-    # The newest first: meanwhile there are gaps, and no end that is too early.
-    for last in _lost(agreement, epoch, numbered, sorted(theirs - found, reverse=True), there):
+
+    def bring_back(last: str) -> str | None:
         having = (member for member in epoch.in_sync if last in others.get(member, ()))
-        if any(_bring_back(agreement, epoch, one, f"{folder}/{last}") for one in having):
-            found.add(last)
+        done = any(_bring_back(agreement, epoch, one, f"{folder}/{last}") for one in having)
+        return last if done else None
+
+    # The newest first: meanwhile there are gaps, and no end that is too early.
+    lost = _lost(agreement, epoch, numbered, sorted(theirs - found, reverse=True), there)
+    while some := list(islice(lost, _AT_ONCE)):
+        done = agreement.controller.storage.gather(partial(bring_back, last) for last in some)
+        found.update(last for last in done if last is not None)
     return found
 
 
