@@ -155,7 +155,7 @@ def test_a_root_that_joins_costs_three_requests_an_object() -> None:
     assert join(storage.agreement, "d", "heap://d").objects == len(names)
     asked = {member: Counter(one.take()) for member, one in counted.items()}
     assert asked["a-0"].total() <= 2 * len(names) + 12
-    assert asked["d-0"].total() == len(names) + 2
+    assert asked["d-0"].total() == len(names) + 5
 
 
 def stall(roots: Roots, gone: str, waits_s: int, clock: VirtualClock) -> None:

@@ -409,7 +409,7 @@ def lost_numbers_are_given_away(patch: Patch) -> None:
 
 def who_joins_lacks_what_is_lost(patch: Patch) -> None:
     """R4. Copied is what the leader has, though others have more."""
-    patch.setattr(root_join, "_bring_back_lost", lambda *_: iter(()))
+    patch.setattr(root_join, "_find_lacked", lambda *_: iter(()))
 
 
 def what_came_since_is_not_listed(patch: Patch) -> None:

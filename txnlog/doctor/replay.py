@@ -215,9 +215,13 @@ class Replay(Generic[EntryT, StateT]):
             state.decide(number, outcome)
 
     def _lacks_marker(self, number: int, file: int) -> bool:
-        """Whether it is still there without: it may have been marked since, or cleaned up."""
+        """Whether it is still there without: it may have been marked since, or cleaned up.
+
+        Behind a checkpoint none is needed: a standby copies none.
+        """
         listing = self.log.listing(file)
-        return file in listing.entries and number not in listing.outcomes
+        is_known = any(checkpoint >= number for checkpoint in listing.checkpoints)
+        return file in listing.entries and number not in listing.outcomes and not is_known
 
     def _marker(self, number: int) -> Outcome | None:
         """An entry's marker, if it has one by now."""

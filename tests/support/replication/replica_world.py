@@ -1062,6 +1062,8 @@ class World:
         self.judge()
         self._judge_recovery()
         if self.decays:
+            if self.placed:  # what old incarnations alone have is not compared
+                reassign(storage.agreement, is_sound=self._is_sound)
             self._repair(storage)
             self.rot.decayed.clear()
         if self.placed or self.decays:

@@ -14,7 +14,7 @@ next attempt replaces it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -148,18 +148,28 @@ def _listing(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
     agreement.check_mark(epoch, epoch.leader)
 
 
-def _bring_back_lost(agreement: Agreement, epoch: Epoch) -> Iterator[str]:
-    """Have the leader get what it has lost, and others have: who has copied it lacks that, too."""
-    lacked: dict[str, dict[Member, set[str]]] = {}
-    with Listings(epoch.in_sync) as listings:
-        for one in epoch.in_sync:
-            with suppress(MemberFailed) if one != epoch.leader else nullcontext():
+def _find_lacked(agreement: Agreement, epoch: Epoch, member: Member) -> Iterator[str]:
+    """What the member lacks of logs: the leader did, too, and has been given it by others since.
+
+    By this process, or by one that has met it.
+    """
+    lost: dict[str, dict[Member, set[str]]] = {}
+    followers = [one for one in epoch.in_sync if one != epoch.leader]
+    with Listings([*followers, epoch.leader, member]) as listings:
+        for one in followers:
+            with suppress(MemberFailed):
                 add_listing(listings, agreement, epoch, one, counts=_is_framed)
-        for name, _ in listings.lacked_by(epoch.leader):
+        for one in (epoch.leader, member):
+            add_listing(listings, agreement, epoch, one, counts=_is_framed)
+        for name, _ in listings.lacked_by(member):
+            holders = listings.sizes_of(name)
+            if epoch.leader in holders:
+                yield name
+                continue
             folder, _, last = name.rpartition("/")
-            for one in listings.sizes_of(name):
-                lacked.setdefault(folder, {}).setdefault(one, set()).add(last)
-    for folder, others in lacked.items():
+            for one in holders:
+                lost.setdefault(folder, {}).setdefault(one, set()).add(last)
+    for folder, others in lost.items():
         theirs = set().union(*others.values())
         there = bring_back_lost(agreement, epoch, folder, (), others)
         yield from (f"{folder}/{last}" for last in sorted(theirs & there))
@@ -209,8 +219,8 @@ def _copy(
             _round(agreement, waiting)
             waiting = []
     _round(agreement, waiting)
-    # Last, since it may lose more meanwhile.
-    _round(agreement, [partial(copy, name, ()) for name in _bring_back_lost(agreement, epoch)])
+    # Last, since the leader may lose more meanwhile.
+    _round(agreement, [partial(copy, name, ()) for name in _find_lacked(agreement, epoch, member)])
     # A deletion begins at the leader: an object listed there now is deleted here too, if it ever
     # is. Data that is moved meanwhile may be seen nowhere: if it comes back, vacuum deletes it.
     there = {name for name, _ in _asked(agreement, epoch)}
