@@ -45,6 +45,8 @@ from txnlog.time_limits import RunWithin, run_whole
 
 T = TypeVar("T")
 
+_LOOKS: Final = 3
+"""So often a folder is listed if something goes meanwhile: it is deleted, or lost."""
 _OF_LOGS: Final = (names.TOPICS, names.GROUPS, names.TRANSACTIONS, names.EXPIRED)
 """In these folders each one is, or has, a log."""
 
@@ -420,12 +422,19 @@ class ReplicatedStorage(Storage):
         prefix = f"{folder}/" if folder else ""
 
         def step(epoch: Epoch) -> list[str]:
+            for _ in range(_LOOKS):
+                listed, gone = look(epoch)
+                if not gone:
+                    break
+            return [last for last in listed if last not in gone]
+
+        def look(epoch: Epoch) -> tuple[list[str], set[str]]:
             self._everywhere.follow(epoch)
             found, unseen = self._listings(epoch, folder, start_after)
             if places(epoch) and may_hold_data(folder):
                 if unseen is not None:
                     raise unseen  # that one may have what no other has
-                return sorted(set().union(*(found[member] for member in epoch.in_sync)))
+                return sorted(set().union(*(found[member] for member in epoch.in_sync))), set()
             listed = found[epoch.leader]
             there = set(listed)
             others = {member: set(found[member]) for member in epoch.members[1:] if member in found}
@@ -444,7 +453,7 @@ class ReplicatedStorage(Storage):
                 lacking = [member for member, theirs in others.items() if last not in theirs]
                 if not self._show(epoch, prefix + last, lacking):
                     gone.add(last)
-            return [last for last in listed if last not in gone]
+            return listed, gone
 
         def know(epoch: Epoch, listed: list[str]) -> None:
             if not self.agreement.may_differ(epoch):
