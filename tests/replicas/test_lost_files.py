@@ -63,6 +63,15 @@ def work(store: txnlog.Store) -> Iterator[None]:
         yield
 
 
+def commit_one(store: txnlog.Store) -> None:
+    store.topics.create("t", partitions=1)
+    producer = store.producer(transactional_id="x")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", value=b"0")
+    producer.commit_transaction()
+
+
 def shown(store: txnlog.Store) -> dict[str, object]:
     """All that a store shows."""
     found: dict[str, object] = {"topics": sorted(store.topics.list())}
@@ -127,12 +136,7 @@ def test_any_file(tmp_path: Path, early: bool, step: int) -> None:
 def test_a_state_whose_witness_is_left(tmp_path: Path) -> None:
     """The leader has a later name than the state that it lacks: it is no state."""
     store = make(tmp_path)
-    store.topics.create("t", partitions=1)
-    producer = store.producer(transactional_id="x")
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send("t", value=b"0")
-    producer.commit_transaction()
+    commit_one(store)
     states = sorted((tmp_path / FIRST / "transactions/x").glob("*.json"))
     number = len(states) - 1
     assert store.logs.transactions.witness("x", number, store.logs.clock.now_ms()) is not None
@@ -145,12 +149,7 @@ def test_a_state_whose_witness_is_left(tmp_path: Path) -> None:
 def test_what_is_left_of_a_dead_id_is_not_lost(tmp_path: Path) -> None:
     """Its removal was cut short at the other root, which has old states: the copy tells."""
     store = make(tmp_path)
-    store.topics.create("t", partitions=1)
-    producer = store.producer(transactional_id="x")
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send("t", value=b"0")
-    producer.commit_transaction()
+    commit_one(store)
     folder = tmp_path / SECOND / "transactions/x"
     shutil.copytree(folder, tmp_path / "left")
     for days in (20, 40):

@@ -156,7 +156,7 @@ class Replay(Generic[EntryT, StateT]):
         number, owner = found.number, found.transaction
         if owner is not None and len(found.outcomes) < 2:
             for rule, detail in self.ids.violations(self._ref(number), owner, found.outcomes):
-                if rule != "T4" or self._lacks_marker(number, found.file):
+                if rule != "T4" or self._lacks_marker(number, found.file, owner):
                     yield self._finding(rule, f"entry {number}: {detail}", found.path)
         state = self.state
         if state is None or state.next_entry != number:
@@ -214,13 +214,14 @@ class Replay(Generic[EntryT, StateT]):
         if outcome is not None:
             state.decide(number, outcome)
 
-    def _lacks_marker(self, number: int, file: int) -> bool:
+    def _lacks_marker(self, number: int, file: int, owner: TransactionRef) -> bool:
         """Whether it is still there without: it may have been marked since, or cleaned up.
 
-        Behind a checkpoint none is needed: a standby copies none.
+        Of an id's earlier transactions none is needed behind a checkpoint: a standby copies none.
         """
         listing = self.log.listing(file)
         is_known = any(checkpoint >= number for checkpoint in listing.checkpoints)
+        is_known = is_known and not self.ids.is_newest(owner)
         return file in listing.entries and number not in listing.outcomes and not is_known
 
     def _marker(self, number: int) -> Outcome | None:

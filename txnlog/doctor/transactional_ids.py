@@ -85,6 +85,11 @@ class KnownIds:
         self.look_again(name)
         return [*_marker_violations(entry, transaction, outcomes, self._state(name))]
 
+    def is_newest(self, transaction: TransactionRef) -> bool:
+        """Whether a transaction is the newest of its id."""
+        state = self._state(transaction.transactional_id)
+        return state is not None and state.ref.key == transaction.key
+
     def look_again(self, transactional_id: str) -> None:
         """Forget the id's state, which may have moved on since it was read."""
         self.heads.pop(transactional_id, None)
