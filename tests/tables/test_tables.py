@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -320,6 +321,26 @@ def test_files_are_left_out(store: Store, tmp_path: Path) -> None:
         if str(path) not in kept:
             path.unlink()
     assert pa.table(delta_table.table.scan(predicate="flight >= 200")).num_rows == 16
+
+
+def test_engines_split_files_where_a_task_is_worth_it(store: Store, tmp_path: Path) -> None:
+    """A small file is one task, however many row groups it has; a large one is several."""
+    schema = pa.schema([(f"n{number}", pa.int64()) for number in range(8)])
+    for topic, most, count in (("small", 2, 900_000), ("large", 1 << 60, 700_000)):
+        store.topics.create(topic, partitions=1, schema=schema)
+        numbers = np.random.default_rng(1).integers(0, most, count)
+        send(store, pa.table([numbers] * 8, schema), topic)
+        [path] = segments(store, topic)
+        found = parquet.ParquetFile(path)
+        chunks = [found.metadata.row_group(n).column(0) for n in range(found.num_row_groups)]
+        begins = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
+        assert len(begins) > 1
+        folder = tmp_path / topic
+        folder.mkdir()
+        table = IcebergPublished(store, folder, topic)
+        table.publish()
+        [task] = table.catalog.load_table("sales.f").scan().plan_files()
+        assert task.file.split_offsets == (begins if topic == "large" else begins[:1])
 
 
 def test_cleaning_a_table_deletes_no_segment(store: Store, tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ class FreshManifests:
             file.record_count,
             file.size_bytes,
             FileBounds.of(self._schema, file.statistics),
-            file.row_groups,
+            file.split_offsets,
             first_row_id=first_row_id(part.partition, offset),
         )
 

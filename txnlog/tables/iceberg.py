@@ -279,7 +279,7 @@ class _Publication:
             column_sizes={},
             lower_bounds=bounds.least,
             upper_bounds=bounds.largest,
-            split_offsets=[*file.row_groups],
+            split_offsets=[*file.split_offsets],
             spec_id=self._table.spec().spec_id,
         )
 

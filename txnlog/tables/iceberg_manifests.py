@@ -44,7 +44,7 @@ class ListedFile:
     record_count: int
     size_bytes: int
     bounds: FileBounds = field(default_factory=FileBounds)
-    row_groups: Sequence[int] = ()
+    split_offsets: Sequence[int] = ()
     content: int = DATA
     first_row_id: int | None = None
 
@@ -108,7 +108,7 @@ def _entry(file: ListedFile, version: Format) -> bytes:
             _blobs(bounds.least),
             _blobs(bounds.largest),
             NULL,
-            SOME + array(map(number, file.row_groups)) if file.row_groups else NULL,
+            SOME + array(map(number, file.split_offsets)) if file.split_offsets else NULL,
             NULL,
             NULL,
             _of_format_3(file.first_row_id) + 3 * NULL if version == 3 else b"",

@@ -8,7 +8,7 @@ engines would not find.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,9 @@ from txnlog.tables.columns import names_in_file
 from txnlog.tables.statistics import ColumnStatistics, column_statistics
 
 _FOOTERS_AT_ONCE = 256
+_SPLIT_BYTES = 16 << 20
+"""Iceberg makes no smaller tasks. Told of each row group it packs the tasks of files that are not
+much smaller with pieces of others, and one is left that is nearly empty."""
 _ENGINES_READ = ("s3", "gs", "gcs", "az", "abfs", "abfss", "hdfs")
 """The URL schemes, besides local ones, that the engines also know by that name."""
 
@@ -50,8 +53,9 @@ class TableFile:
     size_bytes: int
     record_count: int
     statistics: Mapping[str, ColumnStatistics]
-    row_groups: tuple[int, ...]
-    """The position where they begin in the file, in bytes."""
+    split_offsets: tuple[int, ...]
+    """Where engines may split it: the positions of row groups that are no less than
+    ``_SPLIT_BYTES`` apart."""
 
 
 class CopyTarget(Protocol):
@@ -258,14 +262,24 @@ def _table_file(
 ) -> TableFile:
     names = names_in_file(metadata.schema.to_arrow_schema(), columns)
     firsts = [metadata.row_group(n).column(0) for n in range(metadata.num_row_groups)]
+    begins = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in firsts]
     return TableFile(
         url,
         partition,
         size_bytes,
         metadata.num_rows,
         column_statistics(metadata, columns, names),
-        tuple(chunk.dictionary_page_offset or chunk.data_page_offset for chunk in firsts),
+        _far_apart(begins, _SPLIT_BYTES),
     )
+
+
+def _far_apart(positions: Iterable[int], least: int) -> tuple[int, ...]:
+    """The first of ascending positions, and each that is ``least`` behind the one kept before."""
+    kept: list[int] = []
+    for position in positions:
+        if not kept or position >= kept[-1] + least:
+            kept.append(position)
+    return tuple(kept)
 
 
 # -- copies --------------------------------------------------------------------------------------
