@@ -6,7 +6,7 @@ is for the caller to add; in Kafka's they are absolute.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -147,8 +147,9 @@ def read_segment(
         )
         if by_page:
             file = replace(file, work_ahead=None)
-        with closing(work_on(file, calls)) as batches:
-            yield from (batch for batch in batches if batch is not None)
+        with closing(work_on(file, calls)) as groups:
+            for batches in groups:
+                yield from batches
         return
     window = Window(file, chunk_bytes if aligned else None)
     stop_hint = _stop_hint(file, stop_offset, index)
@@ -221,8 +222,8 @@ def row_group_batches(
     max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
     choice: RowChoice | None = None,
     by_page: bool = False,
-) -> Generator[SizedCall[SegmentBatch | None]]:
-    """The calls of ``read_segment`` for each row group of a Parquet file; None: nothing to read.
+) -> Generator[SizedCall[Iterable[SegmentBatch]]]:
+    """The calls of ``read_segment`` for each row group of a Parquet file.
 
     Each call comes with its approximate size. They may run in several threads: the file is read
     when the calls are iterated, not in them.
@@ -240,12 +241,14 @@ def row_group_batches(
         else chosen_calls(segment, groups, columns, max_uncompressed_bytes, choice)
     )
 
-    def cut(call: Callable[[], RowGroupRecords | None]) -> SegmentBatch | None:
-        found = call()
-        if found is None:
-            return None
+    def cut_one(found: RowGroupRecords) -> SegmentBatch | None:
         decoded = DecodedBatch(found.group.header, found.records, found.offset_deltas)
-        return _cut_to_range(decoded, found.group.position, start_offset, stop_offset)
+        return _cut_to_range(decoded, found.group.position, start_offset, stop_offset, found.rows)
+
+    def cut(call: Callable[[], Iterable[RowGroupRecords]]) -> Iterable[SegmentBatch]:
+        found = call()
+        batches = (batch for batch in map(cut_one, found) if batch is not None)
+        return [*batches] if isinstance(found, list) else batches
 
     with closing(calls):
         for size_bytes, call in calls:
@@ -465,9 +468,16 @@ def _is_confirmed(file: SegmentFile, landing: OffsetEntry, entry: TimeEntry) -> 
 
 
 def _cut_to_range(
-    decoded: DecodedBatch, position: int, start_offset: int, stop_offset: int | None
+    decoded: DecodedBatch,
+    position: int,
+    start_offset: int,
+    stop_offset: int | None,
+    rows: range | None = None,
 ) -> SegmentBatch | None:
-    """The part of a batch inside [start_offset, stop_offset); None if there is nothing."""
+    """The part of a batch inside [start_offset, stop_offset); None if there is nothing.
+
+    ``decoded`` has these rows of the batch; None: all.
+    """
     header, deltas = decoded.header, decoded.offset_deltas
     start = max(start_offset - header.base_offset, 0)
     stop = header.last_offset_delta + 1
@@ -476,14 +486,17 @@ def _cut_to_range(
     if deltas is not None:
         start, stop = (int(row) for row in np.searchsorted(deltas, (start, stop)))
         deltas = deltas[start:stop]
+    elif rows is not None:
+        start, stop = max(start, rows.start), min(stop, rows.stop)
     count = stop - start
     if count <= 0:
         return None
-    whole = count == header.record_count
+    whole = count == (header.record_count if rows is None else len(rows))
+    first = start - rows.start if rows is not None and deltas is None else start
     return SegmentBatch(
         header=header,
         position=position,
-        records=decoded.records if whole else decoded.records.slice(start, count),
+        records=decoded.records if whole else decoded.records.slice(first, count),
         record_count=count,
         first_offset=header.base_offset + (start if deltas is None else int(deltas[0])),
         offset_deltas=deltas,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -180,22 +180,35 @@ def open_parquet(
     )
 
 
-def read_row_group(
-    file: ParquetFile, number: int, columns: Sequence[str] | None, *, use_threads: bool
-) -> pa.Table:
-    """Columns of a row group of which ``check_column_chunks`` has seen the chunks; None: all."""
+def read_pieces(
+    file: ParquetFile,
+    number: int,
+    columns: Sequence[str] | None,
+    most_rows: int,
+    *,
+    use_threads: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Columns of a row group of which ``check_column_chunks`` has seen the chunks; None: all.
+
+    At least one column, and at most so many rows at a time.
+    """
     wanted = None if columns is None else [*columns]
-    table = file.read_row_group(number, columns=wanted, use_threads=use_threads)
-    table.validate(full=True)  # texts are UTF-8
-    return table
+    pieces = file.iter_batches(
+        most_rows, row_groups=[number], columns=wanted, use_threads=use_threads
+    )
+    for piece in pieces:
+        piece.validate(full=True)  # texts are UTF-8
+        yield piece
 
 
 def check_column_chunks(
     chunks: Iterable[tuple[ColumnChunk, ReadChunk]],
     max_bytes: int,
     count_named: Callable[[ColumnChunk], int],
-) -> None:
-    """Raise ValueError if the values of column chunks would take more than ``max_bytes``.
+) -> int:
+    """How many bytes the values of column chunks take at most.
+
+    Raises ValueError if these are more than ``max_bytes``.
 
     Args:
         chunks: of one row group, each with what reads of its bytes.
@@ -221,6 +234,7 @@ def check_column_chunks(
         total += count_named(chunk) - texts
     check_uncompressed(total, max_bytes)
     check_uncompressed(levels, max_bytes)
+    return total
 
 
 def named_bytes(file: ParquetFile, group: int, leaf: int) -> int:

@@ -22,6 +22,7 @@ from txnlog.segments.parquet.compact_values import ForeignFeature
 from txnlog.segments.parquet.file_metadata import ColumnChunk, RowGroupMetadata
 from txnlog.segments.parquet.footer import CHECKSUMS_KEY, row_group_header
 from txnlog.segments.parquet.pieces import Pieces
+from txnlog.segments.records import concat_batches
 from txnlog.segments.segment_file import SegmentFile
 from txnlog.segments.untrusted import (
     ParquetFile,
@@ -31,7 +32,7 @@ from txnlog.segments.untrusted import (
     named_bytes,
     open_parquet,
     read_own_footer,
-    read_row_group,
+    read_pieces,
 )
 
 
@@ -125,11 +126,12 @@ class _Opened:
             max_bytes,
             count_named,
         )
-        table = read_row_group(self._file(held), number, None, use_threads=False)
-        if table.num_rows != group.row_count:
-            raise ValueError(f"it has {table.num_rows} rows, not {group.row_count}")
-        (rows,) = table.combine_chunks().to_batches()
-        return rows
+        file = self._file(held)
+        pieces = [*read_pieces(file, number, None, group.row_count, use_threads=False)]
+        count = sum(piece.num_rows for piece in pieces)
+        if count != group.row_count:
+            raise ValueError(f"it has {count} rows, not {group.row_count}")
+        return concat_batches(pieces)
 
     def _fetch(self, chunk: ColumnChunk) -> memoryview:
         data = self.file.read(chunk.position, chunk.position + chunk.size_bytes)

@@ -5,7 +5,7 @@ Row groups without such rows are not read further, and those that cannot have an
 
 from __future__ import annotations
 
-from collections.abc import Container, Generator, Iterator, Sequence
+from collections.abc import Container, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -49,8 +49,8 @@ def chosen_calls(
     columns: Columns,
     max_uncompressed_bytes: int,
     choice: RowChoice,
-) -> Generator[SizedCall[RowGroupRecords | None]]:
-    """Calls that read the selected rows of row groups, in order; None for one without any.
+) -> Generator[SizedCall[Iterable[RowGroupRecords]]]:
+    """Calls that read the selected rows of row groups, in order; nothing for one without any.
 
     Each call comes with its approximate size in bytes, and may run in any thread.
     """
@@ -99,7 +99,7 @@ class _Choosing:
         stored = self._others.stored
         return all(self._segment.stored_bytes(g, stored) <= _AT_ONCE_BYTES for g in self._groups)
 
-    def whole_calls(self) -> Generator[SizedCall[RowGroupRecords | None]]:
+    def whole_calls(self) -> Generator[SizedCall[Iterable[RowGroupRecords]]]:
         """The calls that read all columns of each row group."""
         readings = [self._looking, self._others] if self._others else [self._looking]
         for group, found in self._fetch(readings, self._groups):
@@ -111,7 +111,9 @@ class _Choosing:
         for group, found in self._fetch([self._looking], self._groups):
             yield self._looking.size_bytes(group), partial(self._look, group, found)
 
-    def other_calls(self, looked_at: Sequence[_Looked]) -> Generator[SizedCall[RowGroupRecords]]:
+    def other_calls(
+        self, looked_at: Sequence[_Looked]
+    ) -> Generator[SizedCall[Iterable[RowGroupRecords]]]:
         """The calls that read the other columns of row groups with selected rows."""
         assert self._others is not None
         groups = [kept.group for kept, _ in looked_at]
@@ -129,9 +131,9 @@ class _Choosing:
         with closing(self._segment.fetch(pieces)) as fetched:
             yield from zip(groups, fetched, strict=True)
 
-    def _choose(self, group: RowGroup, found: Found) -> RowGroupRecords | None:
+    def _choose(self, group: RowGroup, found: Found) -> list[RowGroupRecords]:
         looked = self._look(group, found)
-        return None if looked is None else self._complete(looked, found)
+        return [] if looked is None else self._complete(looked, found)
 
     def _look(self, group: RowGroup, found: Found) -> _Looked | None:
         read = self._looking.decode(group, found)
@@ -141,12 +143,12 @@ class _Choosing:
         records = keep_rows(read.records.select(self._returned), rows)
         return RowGroupRecords(group, records, _offset_deltas(read, rows)), rows
 
-    def _complete(self, looked: _Looked, found: Found) -> RowGroupRecords:
+    def _complete(self, looked: _Looked, found: Found) -> list[RowGroupRecords]:
         kept, rows = looked
         others = kept.records
         if self._others is not None:
             others = self._others.decode(kept.group, found, rows).records
-        return _in_order(kept, others, self._columns)
+        return [_in_order(kept, others, self._columns)]
 
 
 def _together(

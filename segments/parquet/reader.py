@@ -6,10 +6,10 @@ Row groups that are read whole are checked by the footer's checksums, pages by t
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import repeat, tee
+from itertools import chain, repeat, tee
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ import pyarrow as pa
 from txnlog.segments.batch_header import BatchHeader
 from txnlog.segments.errors import TxnlogError, UnsupportedRecordFormat
 from txnlog.segments.formats.codecs import check_uncompressed
+from txnlog.segments.number_arrays import numbers_of
 from txnlog.segments.parquet.file_metadata import ColumnChunk
 from txnlog.segments.parquet.footer import OFFSET_COLUMN, RowGroup
 from txnlog.segments.parquet.open_segment import Found, ParquetSegment
@@ -31,7 +32,7 @@ from txnlog.segments.untrusted import (
     named_bytes,
     open_parquet,
     read_own_footer,
-    read_row_group,
+    read_pieces,
 )
 
 _VALUE_BYTES: Final = 4
@@ -39,15 +40,25 @@ _WORK_AHEAD_BYTES: Final = 8 << 20
 """Row groups up to this size are decoded in parallel; of larger ones the columns are."""
 _WORTH_THREADS_BYTES: Final = 4 << 20
 """The columns of a smaller one, even if it is alone, cost more in several threads than in one."""
+_PIECE_BYTES: Final = 2 << 20
+_PIECE_ROWS: Final = 1 << 16
+"""Whole row groups are decoded in pieces of about so much: memory that was used just before is used
+again. What takes more at a time is given back, and cleared page by page before its next use, which
+can take as long as decoding.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowGroupRecords:
-    """The rows of a row group; ``offset_deltas`` is None if their offsets are dense."""
+    """Rows of a row group; ``offset_deltas`` is None if their offsets are dense.
+
+    ``rows`` says which, if they are a piece of those that are read.
+    """
 
     group: RowGroup
     records: pa.RecordBatch
     offset_deltas: Int32Array | None
+    rows: range | None = None
 
 
 def read_row_groups(
@@ -75,14 +86,15 @@ def row_group_calls(
     columns: Columns,
     max_uncompressed_bytes: int,
     wanted: WantedRows,
-) -> Generator[SizedCall[RowGroupRecords]]:
+) -> Generator[SizedCall[Iterable[RowGroupRecords]]]:
     """The calls that read some rows of row groups, and few others, with approximate sizes.
 
-    The calls may run in several threads; their bytes are fetched when they are iterated.
+    Each returns the pieces of a row group or part. They may run in several threads; their bytes are
+    fetched when they are iterated.
     """
     reading = RowGroupReading(segment, groups, columns, max_uncompressed_bytes)
     parts = (part for group in groups for part in wanted.parts(segment, group, reading.stored))
-    return reading.calls(parts)
+    return reading.piece_calls(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,46 +168,110 @@ class RowGroupReading:
     ) -> Generator[SizedCall[RowGroupRecords]]:
         """The calls of ``decode`` for row groups or parts, with ``rows`` for those of each."""
         every = repeat(None) if rows is None else iter(rows)
+        for group, found in self._fetch(groups):
+            yield self.size_bytes(group), partial(self.decode, group, found, next(every))
+
+    def piece_calls(
+        self, groups: Iterable[RowGroup]
+    ) -> Generator[SizedCall[Iterable[RowGroupRecords]]]:
+        """The calls that return the pieces of row groups or parts.
+
+        What is large is decoded while it is iterated, so it is never in memory as a whole.
+        """
+        for group, found in self._fetch(groups):
+            yield self.size_bytes(group), partial(self._decode_small, group, found)
+
+    def _decode_small(self, group: RowGroup, found: Found) -> Iterable[RowGroupRecords]:
+        """Its pieces, decoded if they are not too large together."""
+        pieces = self._decode(group, found, None)
+        first = next(pieces)
+        if first.rows is None:
+            return [first]
+        size_bytes = first.records.nbytes * group.header.record_count // len(first.rows)
+        ahead = chain([first], pieces)
+        return ahead if size_bytes > _WORK_AHEAD_BYTES else [*ahead]
+
+    def _fetch(self, groups: Iterable[RowGroup]) -> Generator[tuple[RowGroup, Found]]:
         runs, these = tee(self._segment.runs(groups, self.stored))
         with closing(self._segment.fetch(pieces for _, pieces in runs)) as fetched:
             for (some, _), found in zip(these, fetched, strict=True):
-                for group in some:
-                    size_bytes = self.size_bytes(group)
-                    yield size_bytes, partial(self.decode, group, found, next(every))
+                yield from ((group, found) for group in some)
 
     def decode(
         self, group: RowGroup, found: Found, rows: pa.BooleanArray | None = None
     ) -> RowGroupRecords:
         """The rows of a row group, of which at least these pieces of its columns were fetched."""
-        segment = self._segment
+        (read,) = self._decode(group, found, rows, group.header.record_count)
+        return read
+
+    def _decode(
+        self,
+        group: RowGroup,
+        found: Found,
+        rows: pa.BooleanArray | None,
+        most_rows: int | None = None,
+    ) -> Iterator[RowGroupRecords]:
+        """Its rows, at most so many at a time; None: as many as take few MB."""
         try:
-            # Rows that are all alike take next to nothing in a file, and their room in memory.
-            claimed = group.header.record_count * self._row_bytes
-            check_uncompressed(max(group.uncompressed_bytes, claimed), self._max_bytes)
-            segment.check(group, found, is_all=self._is_all)
-            if group.is_part:
-                table = self._read_part(group, found)
-            else:
-                self._check_pages(group, found)
-                table = self._read(group, found)
-            read = self._assemble(group, table)
-            count = group.header.record_count
-            if rows is not None:
-                count = rows.true_count
-                read = RowGroupRecords(group, keep_rows(read.records, rows, self._repeating), None)
-            if self._made is None:
-                return read
-            return replace(read, records=self._made.make(read.records, count))
+            for piece in self._read(group, found, most_rows):
+                read, count = piece, group.header.record_count
+                if rows is not None:
+                    count = rows.true_count
+                    records = keep_rows(piece.records, rows, self._repeating)
+                    read = RowGroupRecords(group, records, None)
+                elif piece.rows is not None:
+                    count = len(piece.rows)
+                if self._made is not None:
+                    read = replace(read, records=self._made.make(read.records, count))
+                yield read
         except (TxnlogError, MemoryError):
             raise
         except Exception as error:  # Arrow raises a dozen classes for bytes that it cannot read
-            raise segment.damaged(group, str(error)) from error
+            raise self._segment.damaged(group, str(error)) from error
 
-    def _check_pages(self, group: RowGroup, found: Found) -> None:
-        """Check that the values of its columns take as much memory as is allowed."""
+    def _read(
+        self, group: RowGroup, found: Found, most_rows: int | None
+    ) -> Iterator[RowGroupRecords]:
+        # Rows that are all alike take next to nothing in a file, and their room in memory.
+        count = group.header.record_count
+        claimed = count * self._row_bytes
+        check_uncompressed(max(group.uncompressed_bytes, claimed), self._max_bytes)
+        self._segment.check(group, found, is_all=self._is_all)
+        if not self.stored:
+            nothing = pa.table({"": pa.nulls(count)}).to_batches()[0].select([])
+            yield RowGroupRecords(group, nothing, None)
+            return
+        with self._open_group(group, found) as (file, number, at_most):
+            if most_rows is None:
+                most_rows = _PIECE_BYTES * count // max(at_most, claimed, 1)
+                most_rows = min(max(most_rows, 1), _PIECE_ROWS)
+            most = _WORTH_THREADS_BYTES if self._is_alone else _WORK_AHEAD_BYTES
+            is_large = not group.is_part and at_most > most
+            pieces = read_pieces(file, number, self.stored, most_rows, use_threads=is_large)
+            yield from self._assembled(group, pieces)
+
+    @contextmanager
+    def _open_group(self, group: RowGroup, found: Found) -> Iterator[tuple[Any, int, int]]:
+        """A file that has it, its number there, and how many bytes it takes decoded, at most."""
+        if group.is_part:
+            file, at_most = self._open_part(group, found)
+            yield file, 0, at_most
+            return
+        at_most = self._check_pages(group, found)
+        try:
+            pieces, file = self._idle.pop()
+        except IndexError:  # all are with other threads
+            pieces, file = self._open(self._repeating)
+        pieces.held = _by_position(found)
+        yield file, group.number, at_most
+        pieces.held = {}
+        self._idle.append((pieces, file))
+
+    def _check_pages(self, group: RowGroup, found: Found) -> int:
+        """How much memory the values of its columns take at most, which must be allowed."""
         segment = self._segment
         chunks = [group.chunks[leaf] for name in {*self.stored} for leaf in segment.leaves[name]]
-        check_column_chunks(
+        return check_column_chunks(
             [(chunk, partial(_part_of, segment.bytes_of(chunk, found))) for chunk in chunks],
             self._max_bytes,
             partial(self._named_bytes, group, found),
@@ -208,21 +284,8 @@ class RowGroupReading:
         pieces.held = _by_position(found)
         return named_bytes(file, group.number, group.chunks.index(chunk))
 
-    def _read(self, group: RowGroup, found: Found) -> pa.Table:
-        try:
-            pieces, file = self._idle.pop()
-        except IndexError:  # all are with other threads
-            pieces, file = self._open(self._repeating)
-        pieces.held = _by_position(found)
-        most = _WORTH_THREADS_BYTES if self._is_alone else _WORK_AHEAD_BYTES
-        is_large = self.size_bytes(group) > most
-        table = read_row_group(file, group.number, self.stored, use_threads=is_large)
-        pieces.held = {}
-        self._idle.append((pieces, file))
-        return table
-
-    def _read_part(self, group: RowGroup, found: Found) -> pa.Table:
-        """A part of a row group, by its own little file; the same is checked as of a whole one."""
+    def _open_part(self, group: RowGroup, found: Found) -> tuple[Any, int]:
+        """A little file of a part; the same is checked as of a whole row group."""
         segment = self._segment
         leaves = [leaf for name in dict.fromkeys(self.stored) for leaf in segment.leaves[name]]
         bytes_at = partial(segment.bytes_at, found=found)
@@ -244,8 +307,7 @@ class RowGroupReading:
             return named_bytes(open_part([path]), 0, leaf)
 
         chunks = [(part.chunks[leaf], partial(part.read, leaf)) for leaf in leaves]
-        check_column_chunks(chunks, self._max_bytes, count_named)
-        return read_row_group(open_part(), 0, self.stored, use_threads=False)
+        return open_part(), check_column_chunks(chunks, self._max_bytes, count_named)
 
     def _open(self, dictionaries: Sequence[str]) -> tuple[Pieces, Any]:
         """The file for pyarrow, which finds there the pieces that it is given, if not all bytes."""
@@ -258,38 +320,49 @@ class RowGroupReading:
         metadata = segment.footer.metadata
         return pieces, open_parquet(source, metadata, dictionaries, checks_pages=not has_compared)
 
-    def _assemble(self, group: RowGroup, table: pa.Table) -> RowGroupRecords:
-        deltas = None
-        damaged = self._segment.damaged
-        if table.num_rows != group.header.record_count:
-            reason = f"it has {table.num_rows} rows, not {group.header.record_count}"
-            raise damaged(group, reason)
-        if self._segment.footer.stores_offsets:
-            offsets = table.column(OFFSET_COLUMN).to_numpy()
-            table = table.select(self._wanted)
-            header = group.header
-            if offsets[0] != header.base_offset or offsets[-1] != header.last_offset:
-                raise damaged(group, f"its offsets are {offsets[0]} to {offsets[-1]}")
-            if not bool((np.diff(offsets) > 0).all()):
-                raise damaged(group, "its offsets do not ascend")
-            if header.last_offset_delta + 1 > header.record_count:
-                deltas = (offsets - header.base_offset).astype(np.int32)
-        time = time_column(self._segment.schema.names)
+    def _assembled(
+        self, group: RowGroup, pieces: Iterable[pa.RecordBatch]
+    ) -> Iterator[RowGroupRecords]:
+        """The pieces of a row group, which must be those that its header describes."""
+        header, damaged = group.header, self._segment.damaged
+        first_row, next_offset = 0, header.base_offset
+        for piece in pieces:
+            deltas = None
+            rows = range(first_row, first_row + piece.num_rows)
+            if rows.stop > header.record_count:
+                raise damaged(group, f"it has more than {header.record_count} rows")
+            if self._segment.footer.stores_offsets:
+                offsets = numbers_of(piece.column(OFFSET_COLUMN))
+                piece = piece.select(self._wanted)
+                is_misplaced = not first_row and offsets[0] != next_offset
+                if is_misplaced or offsets[-1] > header.last_offset:
+                    raise damaged(group, f"its offsets are {offsets[0]} to {offsets[-1]}")
+                if offsets[0] < next_offset or not bool((np.diff(offsets) > 0).all()):
+                    raise damaged(group, "its offsets do not ascend")
+                next_offset = int(offsets[-1]) + 1
+                if header.last_offset_delta + 1 > header.record_count:
+                    deltas = (offsets - header.base_offset).astype(np.int32)
+            yield RowGroupRecords(
+                group,
+                self._with_own_types(group, piece),
+                deltas,
+                None if len(rows) == header.record_count else rows,
+            )
+            first_row = rows.stop
+        if first_row < header.record_count:
+            raise damaged(group, f"it has {first_row} rows, not {header.record_count}")
+        if self._segment.footer.stores_offsets and next_offset <= header.last_offset:
+            raise damaged(group, f"its last offset is {next_offset - 1}")
+
+    def _with_own_types(self, group: RowGroup, piece: pa.RecordBatch) -> pa.RecordBatch:
+        names = self._segment.schema.names
+        time = time_column(names)
         if time in self.stored:
-            times = table.column(time)
+            times = piece.column(time)
             if not pa.types.is_timestamp(times.type) or times.null_count:
-                raise damaged(group, f"a timestamp is null, or is {times.type}")
-        if self._made is None:
-            table = _as_records(table, self._segment.schema.names)
-        if any(column.num_chunks > 1 for column in table.columns):
-            table = table.combine_chunks()
-        batches = table.to_batches()
-        if len(batches) > 1:
-            raise damaged(group, "a column has more than 2 GiB")
-        if batches:
-            return RowGroupRecords(group, batches[0], deltas)
-        nothing = pa.table({"": pa.nulls(group.header.record_count)}).to_batches()[0].select([])
-        return RowGroupRecords(group, nothing, deltas)
+                reason = f"a timestamp is null, or is {times.type}"
+                raise self._segment.damaged(group, reason)
+        return _as_records(piece, names) if self._made is None else piece
 
 
 def _by_position(found: Found) -> dict[int, memoryview]:
@@ -351,7 +424,7 @@ def keep_rows(
     return records
 
 
-def _as_records(table: pa.Table, names: Sequence[str]) -> pa.Table:
+def _as_records(table: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     """With the very types of RECORD_SCHEMA, where the columns are those: Parquet renames items.
 
     ``names`` are those of all columns in the file: the records' times are in microseconds there.

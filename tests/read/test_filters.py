@@ -199,9 +199,9 @@ def test_only_row_groups_that_can_match_are_read_and_columns_where_one_does(
     monkeypatch.setattr("txnlog.segments.parquet.open_segment.WHOLE_BYTES", 0)
     read: list[tuple[int, list[str]]] = []
 
-    def decode(self: Any, group: Any, found: Any) -> pa.Table:
+    def decode(self: Any, group: Any, *args: Any) -> Any:
         read.append((group.number, self.stored))
-        return original(self, group, found)
+        return original(self, group, *args)
 
     from txnlog.segments.parquet.reader import RowGroupReading
 

@@ -434,7 +434,7 @@ def test_rows_that_are_all_alike_do_not_fill_the_memory() -> None:
         next(read(max_uncompressed_bytes=8 * count - 1))
 
 
-@pytest.mark.parametrize("call", ["ParquetFile.read_row_group", "read_metadata"])
+@pytest.mark.parametrize("call", ["ParquetFile.iter_batches", "read_metadata"])
 def test_memory_that_is_short_is_no_damage(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With replicas another copy would be read instead, and this one reported as damaged."""
     file = placed(*write(numbered(10)))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import crc32c
@@ -386,7 +387,7 @@ class _Reading:
 
     def calls(
         self, columns: Columns, choice: RowChoice | None
-    ) -> Iterator[SizedCall[SegmentBatch | None]]:
+    ) -> Iterator[SizedCall[Iterable[SegmentBatch]]]:
         """The calls that read a Parquet file: one for each row group."""
         part, shift = self.part, self.part.segment.offset_shift
         return row_group_batches(
@@ -401,14 +402,14 @@ class _Reading:
     def batches(
         self,
         wanted: Callable[[SegmentRange], RowSelection],
-        made_ahead: Callable[[], Iterator[SegmentBatch | None]],
+        made_ahead: Callable[[], Iterator[Iterable[SegmentBatch]]],
     ) -> Iterator[SegmentBatch]:
         """The batches, from ``made_ahead`` if it runs ahead. Raises what ``read_stored`` does."""
         part, shift = self.part, self.part.segment.offset_shift
 
         def read(other: Storage | None, start_offset: int) -> Iterator[SegmentBatch]:
             if other is None and self.runs_ahead:
-                return (batch for batch in made_ahead() if batch is not None)
+                return chain.from_iterable(made_ahead())
             opened = self._open()
             own = part.open(self._storage, self._read, self._ahead_bytes)
             columns, choice = wanted(part)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from txnlog.segments.parquet import reader
-from txnlog.segments.untrusted import read_row_group
+from txnlog.segments.untrusted import read_pieces
 
 
 def count_decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """From now on, how many rows each call has decoded."""
+    """From now on, how many rows each piece has that is decoded."""
     counts: list[int] = []
 
-    def count(*args: Any, **more: Any) -> pa.Table:
-        table = read_row_group(*args, **more)
-        counts.append(table.num_rows)
-        return table
+    def count(*args: Any, **more: Any) -> Iterator[pa.RecordBatch]:
+        for piece in read_pieces(*args, **more):
+            counts.append(piece.num_rows)
+            yield piece
 
-    monkeypatch.setattr(reader, "read_row_group", count)
+    monkeypatch.setattr(reader, "read_pieces", count)
     return counts
