@@ -157,6 +157,8 @@ class RowGroupReading:
         self._repeating = repeating_columns(segment, groups, self.stored) if few else []
         self._idle: list[tuple[Pieces, Any]] = []
         """The file, open once for each thread that reads of it at a time."""
+        self._record_schema: tuple[pa.Schema, pa.Schema] | None = None
+        """The types of a piece in the file, and as records have them."""
 
     def size_bytes(self, group: RowGroup) -> int:
         """About how many bytes a row group takes in memory, by what the footer says."""
@@ -362,7 +364,13 @@ class RowGroupReading:
             if not pa.types.is_timestamp(times.type) or times.null_count:
                 reason = f"a timestamp is null, or is {times.type}"
                 raise self._segment.damaged(group, reason)
-        return _as_records(piece, names) if self._made is None else piece
+        if self._made is not None:
+            return piece
+        known = self._record_schema
+        if known is None or not known[0].equals(piece.schema):
+            self._record_schema = known = piece.schema, _record_schema(piece.schema, names)
+        same = known[1].equals(piece.schema, check_metadata=False)
+        return piece if same else piece.cast(known[1])
 
 
 def _by_position(found: Found) -> dict[int, memoryview]:
@@ -424,14 +432,14 @@ def keep_rows(
     return records
 
 
-def _as_records(table: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+def _record_schema(found: pa.Schema, names: Sequence[str]) -> pa.Schema:
     """With the very types of RECORD_SCHEMA, where the columns are those: Parquet renames items.
 
     ``names`` are those of all columns in the file: the records' times are in microseconds there.
     """
     time = time_column(names)
     fields = []
-    for field in table.schema:
+    for field in found:
         known = RECORD_SCHEMA.get_field_index(field.name)
         same = known >= 0 and _is_record_column(field.type, RECORD_SCHEMA.field(known).type)
         if field.name == time and pa.types.is_timestamp(field.type):
@@ -440,8 +448,7 @@ def _as_records(table: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
             raise ValueError(f"column {field.name!r} is {field.type}")
         else:
             fields.append(RECORD_SCHEMA.field(known) if same else field)
-    schema = pa.schema(fields)
-    return table if schema.equals(table.schema, check_metadata=False) else table.cast(schema)
+    return pa.schema(fields)
 
 
 def _has_type_of(known: int, found: pa.DataType) -> bool:

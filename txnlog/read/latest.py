@@ -50,8 +50,10 @@ _LEAST_GAP: Final = 1 << 17
 _CONSTANT: Final = frozenset({"topic", "partition", "timestampType"})
 """Columns that are of one value in each batch, by their meaning."""
 _NO_NUMBERS: Final = np.empty(0, np.int64)
-_MOST_WAITING_BYTES: Final = 32 << 20
-"""Rows wait until so many can be looked up together: each lookup takes in all the newer keys."""
+_MOST_WAITING_BYTES: Final = 8 << 20
+"""Rows wait until so many, or four times the newer keys, can be looked up together: each lookup
+takes in all of these.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +61,23 @@ class Newest:
     """Which records are the newest of their keys, those that delete it too.
 
     ``offsets``, by partition, ascending, are those from its offset in ``clean_ends`` on. Before it
-    each record is the newest of its key, but for the keys in ``newer`` of its partition.
+    each record is the newest of its key, but for the keys in ``newer`` of its partition. ``keys``
+    are those of the records at ``offsets``.
     """
 
     offsets: Mapping[int, Int64Array]
+    keys: Mapping[int, pa.Table]
     clean_ends: Mapping[int, int] = field(default_factory=dict)
     newer: Mapping[int, pa.ChunkedArray] = field(default_factory=dict)
 
     def is_clean(self, part: SegmentRange) -> bool:
         """Whether a range lies before the offset in ``clean_ends``."""
         return part.start_offset < self.clean_ends.get(part.partition, 0)
+
+    def key_column(self, partition: int, number: int, offsets: pa.Array) -> pa.Array:
+        """A column of the keys of some of the records at ``offsets``."""
+        rows = np.searchsorted(self.offsets[partition], numbers_of(offsets))
+        return self.keys[partition].column(number).take(arrow_of(rows)).combine_chunks()
 
     def narrow(self, part: SegmentRange) -> Iterator[SegmentRange]:
         """The pieces of a range that are worth reading: long stretches without any are left out."""
@@ -145,7 +154,8 @@ def find_newest(
         strays = _strays(tables, len(keys), 1 + max(numbers))
     newer = {n: _lookup(table, len(keys)) for n, table in tables.items() if n in clean.ends}
     offsets = {n: np.sort(found) for n, found in _offsets(tables, len(keys), strays).items()}
-    return Newest(offsets, clean.ends, newer)
+    keys_of = {n: _keys_at(tables[n], len(keys), found) for n, found in offsets.items()}
+    return Newest(offsets, keys_of, clean.ends, newer)
 
 
 def newest_rows(
@@ -162,19 +172,25 @@ def newest_rows(
     is_plain = columns.topic_schema is None or columns.as_json
     deciding = "value" if is_plain else DELETED
     (offset,) = columns.only("offset").names
-    keys = _key_columns(columns) if newest.newer else ()
-    names = (*columns.with_looked_at.names, offset, deciding, *keys)
-    reading = replace(columns, names=tuple(dict.fromkeys(names)), row_filter=None)
+    keys = _key_columns(columns)
+    wanted = columns.with_looked_at
+    names = dict.fromkeys((*wanted.names, offset, deciding, *(keys if newest.newer else ())))
+    known = () if newest.clean_ends or columns.as_json else {*keys} & {*wanted.names}
+    reading = replace(columns, names=tuple(n for n in names if n not in known), row_filter=None)
     constant = [name for name in reading.names if reading.meaning(name) in _CONSTANT]
     matching = matching_ranges(parts, columns)
     chosen = [piece for part in matching for piece in newest.narrow(part)]
     with closing(_read(storage, chosen, reading, report)) as reads:
-        for rows, is_newest in _judge(reads, newest, keys, offset):
+        for partition, rows, is_newest in _judge(reads, newest, keys, offset):
             flags = rows.column(deciding)
             stays = flags.is_valid() if is_plain else pc.invert(flags)
             rows = _filter(
                 rows, stays if is_newest is None else pc.and_(stays, is_newest), constant
             )
+            for name in known:
+                found = newest.key_column(partition, keys.index(name), rows.column(offset))
+                own = wanted.field(name)
+                rows = rows.append_column(own, found.cast(own.type))
             if columns.row_filter is not None:
                 rows = rows.filter(columns.row_filter.rows(rows))
             if rows.num_rows:
@@ -208,8 +224,8 @@ def _judge(
     newest: Newest,
     keys: Sequence[str],
     offset: str,
-) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
-    """Each batch, and which of its rows are the newest of their keys; None: all."""
+) -> Iterator[tuple[int, pa.RecordBatch, pa.Array | None]]:
+    """Each batch of a partition, and which of its rows are the newest of their keys; None: all."""
     for (is_clean, partition), group in groupby(
         reads, lambda read: (newest.is_clean(read[0]), read[0].partition)
     ):
@@ -217,11 +233,11 @@ def _judge(
         if not is_clean:
             offsets = newest.offsets[partition]
             for batch in batches:
-                yield batch, pa.array(_which(numbers_of(batch.column(offset)), offsets))
+                yield partition, batch, pa.array(_which(numbers_of(batch.column(offset)), offsets))
         elif (newer := newest.newer.get(partition)) is None:
-            yield from ((batch, None) for batch in batches)
+            yield from ((partition, batch, None) for batch in batches)
         else:
-            yield from _without(batches, keys, newer)
+            yield from ((partition, *judged) for judged in _without(batches, keys, newer))
 
 
 def _which(here: Int64Array, offsets: Int64Array) -> npt.NDArray[np.bool_]:
@@ -246,7 +262,7 @@ def _without(
             waiting.append(batch)
             rows += batch.num_rows
             size_bytes += batch.nbytes
-            if 8 * rows < len(newer) and size_bytes < _MOST_WAITING_BYTES:
+            if rows < 4 * len(newer) and size_bytes < _MOST_WAITING_BYTES:
                 continue
         if waiting:
             keys = [_as_keys([other.column(name) for name in names]) for other in waiting]
@@ -359,6 +375,14 @@ def _offsets(
     assert rows is not None
     partitions, offsets = _numbers(rows["partition"]), _numbers(rows["offset"])
     return {n: np.concatenate([found, offsets[partitions == n]]) for n, found in alone.items()}
+
+
+def _keys_at(table: pa.Table, key_count: int, offsets: Int64Array) -> pa.Table:
+    """The keys of the rows with these offsets, in their order."""
+    found = _numbers(table["offset"])
+    order = np.argsort(found)
+    rows = order[np.searchsorted(found[order], offsets)]
+    return table.select(_key_names(key_count)).take(arrow_of(rows))
 
 
 def _lookup(table: pa.Table, key_count: int) -> pa.ChunkedArray:
