@@ -131,7 +131,8 @@ class TransactionLog:
                 known = 0
                 continue
             number = listing.entries[-1]
-            begun = listing.entries[0] == known and number > 0
+            # A log that begins at 0 may be left of one that was removed, on a root that led later.
+            begun = listing.entries[0] == known > 0
             if not begun and self._is_stray(transactional_id, number):
                 return None
             id_.newest = number
