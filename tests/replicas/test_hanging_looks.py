@@ -221,9 +221,29 @@ def forgets(_: Path, store: txnlog.Store) -> object:
     return Replicas(store).forget("r1-0")
 
 
+def moves(folder: Path, store: txnlog.Store) -> object:
+    return Replicas(store).move_controller(str(folder / "new"))
+
+
+def recovers(folder: Path, store: txnlog.Store) -> object:
+    lose(folder / "control")
+    return recover_controller(str(folder / "a"), str(folder / "new"), clock=store.logs.clock)
+
+
 @pytest.mark.parametrize(
     ("do", "where", "first"),
     [
+        (adds, "c", "get"),
+        (adds, "c", "put_if_absent"),
+        (adds, "c", "confirm"),
+        (moves, "new", "list_folders"),
+        (moves, "new", "put_if_absent"),
+        (moves, "new", "confirm"),
+        (moves, "control", "get"),
+        (moves, "a", "get"),
+        (recovers, "new", "list_names"),
+        (recovers, "new", "put_if_absent"),
+        (recovers, FIRST, "put_if_absent"),
         (scrubs, SECOND, "get_range"),
         (repairs, SECOND, "put_if_absent"),
         (adds, FIRST, "confirm"),
@@ -233,9 +253,15 @@ def forgets(_: Path, store: txnlog.Store) -> object:
     ],
 )
 def test_whoever_changes_something_ends_too(
-    tmp_path: Path, gate: Gate, do: Do, where: str, first: str
+    tmp_path: Path,
+    gate: Gate,
+    do: Do,
+    where: str,
+    first: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At whichever request a root begins to hang."""
+    """At whichever request a root begins to hang, or who is to be one, or the controller."""
+    monkeypatch.setattr(slowness, "DEFAULT_LAG_S", LAG_MS / 1000)
     store = make(tmp_path, **{"replica.lag.time.max.ms": LAG_MS})
     store.topics.create("t", partitions=1)
     write(store, "1")

@@ -44,7 +44,7 @@ from txnlog.replication.roots.epochs import (
 from txnlog.replication.roots.members import MarkGone
 from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.same_bytes import Diverged
-from txnlog.replication.roots.slowness import Slowness, TookTooLong, time_for
+from txnlog.replication.roots.slowness import MOST_LAGS, Slowness, TookTooLong, time_for
 from txnlog.storage.base import Storage
 from txnlog.storage.server_storage import ServerStorage
 from txnlog.time_limits import RunWithin, run_whole
@@ -61,10 +61,6 @@ _LONGEST_PAUSE_S = 1.0
 _PATIENCE_LAGS = 3
 """How many times ``replica.lag.time.max.ms`` a request is tried for at least: a leader may have to
 be found gone, and then the one that was elected in its place. It goes on while the epochs do.
-"""
-_MOST_LAGS = 10
-"""How many times that time the check of a server may take, or a request of who writes to the
-controller, without which he can do nothing.
 """
 
 
@@ -223,7 +219,7 @@ class Agreement:
         comes, or it deletes what nobody needs. Who only reads can go on without.
         """
         lag_s = time_for(self._epoch)
-        within_s = lag_s if self.find_kept and self.observes else _MOST_LAGS * lag_s
+        within_s = lag_s if self.find_kept and self.observes else MOST_LAGS * lag_s
         where = f"the controller {self.controller.storage.url}"
         return self.slowness.ask(where, call, within_s, pause_s=lag_s)
 
@@ -359,7 +355,7 @@ class Agreement:
         if not may_be_large:
             storage = self.storage(epoch, member)
             for_s = storage.checked_for_s if isinstance(storage, ServerStorage) else None
-            if for_s is None or for_s > _MOST_LAGS * epoch.lag_s:
+            if for_s is None or for_s > MOST_LAGS * epoch.lag_s:
                 return False
         return self.answers(epoch, member)
 

@@ -12,10 +12,10 @@ goes on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 
 from txnlog.errors import (
     InvalidOption,
@@ -43,6 +43,7 @@ from txnlog.state import envelope
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
 
+Bounding: TypeAlias = Callable[[Storage], Storage]
 _TRIES: Final = 20
 """Attempts to put the epoch that moves: another process put one first in all but the last."""
 
@@ -89,12 +90,13 @@ def move_controller(
     to = opener.root(url)
     check_url(to.url)
     epoch = agreement.refresh()
+    place = agreement.slowness.bounding(to, epoch)
     if epoch.controller != to.url:
-        _check_place(agreement, epoch, to)
+        _check_place(agreement, epoch, place)
         _check_named(agreement, opener, epoch)
         if not dry_run:
             if not to.was_probed():
-                probe(to)
+                probe(place)
             epoch = move(agreement, to)
     elif len(epoch.controllers) == 1:
         raise InvalidOption(f"{to.url} is the controller already")
@@ -130,7 +132,7 @@ def _check_place(agreement: Agreement, epoch: Epoch, to: Storage) -> None:
 def _check_named(agreement: Agreement, opener: MemberOpener, epoch: Epoch) -> None:
     """The URL for the old place in later epochs is the one in the roots."""
     root = root_of(epoch.leader)
-    mark = _mark_of(opener.root(epoch.roots[root].url))
+    mark = _mark_of(agreement.slowness.bounding(opener.root(epoch.roots[root].url), epoch))
     known = known_controllers(agreement, epoch)
     if mark.controller not in known:
         raise InvalidOption(
@@ -152,7 +154,7 @@ def move(agreement: Agreement, to: Storage) -> Epoch:
 
     Raises NotEnoughReplicas, StoreExists, StorageError.
     """
-    moves = max(len(agreement.refresh().controllers), 1)
+    moves, bounding = max(len(agreement.refresh().controllers), 1), agreement.slowness.bounding
     for _ in range(_TRIES):
         epoch, old = agreement.refresh(), agreement.controller.storage
         if to.url == (epoch.controller or old.url):
@@ -163,7 +165,7 @@ def move(agreement: Agreement, to: Storage) -> Epoch:
             why = f"the controller, {old.url}, is about to move"
             agreement.propose(decided_at(epoch, old.url, agreement.proposer(why)))
             continue
-        copy_epochs(old, to, epoch.number)
+        copy_epochs(old, to, epoch.number, partial(bounding, epoch=epoch))
         who = agreement.proposer(f"the controller moves to {to.url}")
         if agreement.propose(moved := decided_at(epoch, to.url, who), at=epoch.controller):
             return moved
@@ -173,15 +175,15 @@ def move(agreement: Agreement, to: Storage) -> Epoch:
     )
 
 
-def copy_epochs(old: Storage, to: Storage, newest: int) -> None:
+def copy_epochs(old: Storage, to: Storage, newest: int, bounding: Bounding) -> None:
     """Give a place all epochs, as they are, the newest one first.
 
     It says where epochs are decided, which the oldest do not: a process that finds those finds it,
-    too.
+    too. ``bounding`` limits the time of requests to both.
 
     Raises StoreExists, StorageError.
     """
-    to = claim(to)
+    old, to = bounding(old), claim(to, bounding)
     numbers = sorted(list_epochs(old))
     if newest not in numbers:
         raise StorageError(f"{old.url}/{root_names.epoch_file(newest)} is gone")
@@ -192,15 +194,20 @@ def copy_epochs(old: Storage, to: Storage, newest: int) -> None:
         raise StorageError(f"{to.url} is not the folder that it was. Is its disk mounted?")
 
 
-def claim(to: Storage) -> Storage:
-    """Make a place the controller's, which is noticed to be gone. Raises StoreExists."""
-    mark = envelope.encode(OwnerMark(to.url))
-    if not to.put_if_absent(root_names.CONTROLLER_FILE, mark) and (
-        to.get(root_names.CONTROLLER_FILE) != mark
+def claim(to: Storage, bounding: Bounding) -> Storage:
+    """Make a place the controller's, which is noticed to be gone. Raises StoreExists.
+
+    ``bounding`` limits the time of requests to it, then also.
+    """
+    mark, place = envelope.encode(OwnerMark(to.url)), bounding(to)
+    if not place.put_if_absent(root_names.CONTROLLER_FILE, mark) and (
+        place.get(root_names.CONTROLLER_FILE) != mark
     ):
         raise StoreExists(f"{to.url} was claimed under another URL")
-    to.confirm(root_names.CONTROLLER_FILE)
-    return to if to.local_path("") is None else MarkedDisk(to, root_names.CONTROLLER_FILE)
+    place.confirm(root_names.CONTROLLER_FILE)
+    if to.local_path("") is None:
+        return place
+    return bounding(MarkedDisk(to, root_names.CONTROLLER_FILE))
 
 
 def _copy_epoch(old: Storage, to: Storage, number: int) -> None:
@@ -225,7 +232,8 @@ def tell_root(agreement: Agreement, opener: MemberOpener, epoch: Epoch, root: st
     It is only needed to open the store by that root when the old place is gone for good.
     """
     try:
-        put_pointer(agreement, epoch, root, opener.root(epoch.roots[root].url))
+        there = agreement.slowness.bounding(opener.root(epoch.roots[root].url), epoch)
+        put_pointer(agreement, epoch, root, there)
     except TxnlogError:
         return False
     return True

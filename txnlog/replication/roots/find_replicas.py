@@ -290,8 +290,9 @@ def prepare_root(
 def plan_join(storage: ReplicatedStorage, url: str) -> Joined:
     """The cost of adding a root now, if what it has is whole. Raises the errors of joining."""
     root, found = find_root(storage, url)
-    found.list_names("")  # so that an unreachable root is reported now
     epoch = storage.agreement.epoch()
+    # So that an unreachable root is reported now.
+    storage.agreement.slowness.bounding(found, epoch).list_names("")
     member = next_incarnation(epoch, root)
     known = msgspec.structs.replace(epoch, roots={**epoch.roots, root: Root(found.url)})
     counts, sizes = [0, 0], [0, 0]

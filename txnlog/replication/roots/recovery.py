@@ -103,21 +103,23 @@ def recover_at(
 ) -> ControllerMove:
     """:func:`recover` by an open root, to an open place."""
     old, kept, epoch = _ask_roots(opener, given, slowness)
+    bounding = partial(slowness.bounding, epoch=epoch)
+    target = bounding(to)
     _check_answered(epoch, kept, lost)
     if epoch.controller != to.url:
-        epoch = _check_lost(opener, (epoch.controllers or (old,))[-1], epoch)
+        epoch = _check_lost(opener, slowness, (epoch.controllers or (old,))[-1], epoch)
         _check_answered(epoch, kept, lost)
         known = epoch.controllers or (old,)
-        _check_free(to, epoch, known)
+        _check_free(target, epoch, known)
         who = Proposer(
             clock.token(), clock.now_ms(), f"the controller {known[-1]} was lost: now {to.url}"
         )
         # Who was joining may have given up since, and then nobody reads before somebody writes.
         was = msgspec.structs.replace(epoch, controllers=known, joining={})
         recovered = decided_at(was, to.url, who, kept.next_number())
-    elif root_names.CONTROLLER_FILE in to.list_names(""):
+    elif root_names.CONTROLLER_FILE in target.list_names(""):
         recovered = epoch  # an attempt before this one has decided it
-        if kept.is_in_the_way_of(epoch) and not list_epochs(to):
+        if kept.is_in_the_way_of(epoch) and not list_epochs(target):
             who = Proposer(clock.token(), clock.now_ms(), epoch.why)
             recovered = decided_again(epoch, who, kept.next_number())
     else:
@@ -128,9 +130,9 @@ def recover_at(
     if dry_run:
         return ControllerMove(to.url, recovered.number, (), ())
     if not to.was_probed():
-        probe(to)
-    place = claim(to)
-    _decide(opener, recovered, lost)
+        probe(target)
+    place = claim(to, bounding)
+    _decide(opener, slowness, recovered, lost)
     older = {one.number: one for one in kept.all() if one.number < recovered.number}
     # By its first epoch a controller is known to be mounted.
     why = "the epochs before are lost with the controller"
@@ -140,7 +142,7 @@ def recover_at(
     place.gather(partial(_put_epoch, place, one) for one in older.values())
     if 0 not in list_epochs(place):
         _put_epoch(place, oldest)
-    told = [root for root in recovered.roots if _tell(opener, recovered, root)]
+    told = [root for root in recovered.roots if _tell(opener, slowness, recovered, root)]
     untold = [root for root in recovered.roots if root not in told]
     return ControllerMove(to.url, recovered.number, tuple(told), tuple(untold))
 
@@ -309,7 +311,7 @@ class _Kept:
         return 1 + max((number for _, number in self._found), default=-1)
 
 
-def _check_lost(opener: MemberOpener, url: str, epoch: Epoch) -> Epoch:
+def _check_lost(opener: MemberOpener, slowness: Slowness, url: str, epoch: Epoch) -> Epoch:
     """The newest epoch, if the place where later ones are decided is lost.
 
     That is one by which the controller has moved there, if the place before still has it. Raises
@@ -319,7 +321,7 @@ def _check_lost(opener: MemberOpener, url: str, epoch: Epoch) -> Epoch:
     while True:
         asked.add(url)
         try:
-            place = opener.root(url)
+            place = slowness.bounding(opener.root(url), epoch)
             numbers = list_epochs(place)
             if not numbers or max(numbers) < epoch.number:
                 return epoch
@@ -378,13 +380,14 @@ def _check_answered(epoch: Epoch, kept: _Kept, lost: Collection[str]) -> None:
         )
 
 
-def _decide(opener: MemberOpener, epoch: Epoch, lost: Collection[str]) -> None:
+def _decide(opener: MemberOpener, slowness: Slowness, epoch: Epoch, lost: Collection[str]) -> None:
     """Put the epoch at all members in sync, the leader first. Raises StoreExists."""
     data = encode_epoch(epoch)
     for member in epoch.members[: len(epoch.in_sync)]:
         if root_of(member) in lost:
             continue
-        if not put_note(opener(epoch, member), epoch.number, data):
+        place = slowness.bounding(opener(epoch, member), epoch)
+        if not put_note(place, epoch.number, data):
             raise StoreExists(
                 f"somebody else recovers the controller, or has done so: {member} has another "
                 f"epoch {epoch.number}"
@@ -401,9 +404,10 @@ def _put_epoch(place: Storage, epoch: Epoch) -> None:
         ) from error
 
 
-def _tell(opener: MemberOpener, epoch: Epoch, root: str) -> bool:
+def _tell(opener: MemberOpener, slowness: Slowness, epoch: Epoch, root: str) -> bool:
     try:
-        put_pointer_of(epoch, root, opener.root(epoch.roots[root].url), epoch.controllers)
+        place = slowness.bounding(opener.root(epoch.roots[root].url), epoch)
+        put_pointer_of(epoch, root, place, epoch.controllers)
     except TxnlogError:
         return False
     return True

@@ -13,7 +13,9 @@ from typing import Final, TypeVar
 
 from txnlog.clock import Clock
 from txnlog.errors import StorageError
+from txnlog.replication.roots.bounded_requests import BoundedRequests
 from txnlog.replication.roots.epochs import DEFAULT_LAG_S, Epoch, Member
+from txnlog.storage.base import Storage
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.time_limits import NoAnswer, RunWithin
 
@@ -22,6 +24,10 @@ T = TypeVar("T")
 _BYTES_A_SECOND: Final = 1 << 20
 """The speed by which larger requests get more time: slower than any useful root."""
 _NAMES_A_SECOND: Final = 100
+MOST_LAGS: Final = 10
+"""How many times the lag the check of a server may take, or a request without which nothing can be
+done: of who writes to the controller, of an operator to a new root or a new controller.
+"""
 _MOST_LEFT: Final = 8
 _LOCK: Final = ForkSafeLock()
 """Guards all state here; held only for moments."""
@@ -84,6 +90,15 @@ class Slowness:
                 if not ended:
                     self._left.setdefault(member, {})[token] = self._clock.monotonic_s()
             raise TookTooLong(str(error)) from None
+
+    def bounding(self, place: Storage, epoch: Epoch | None) -> Storage:
+        """A place without whose answers nothing can be done, each request within ``MOST_LAGS``."""
+
+        def within(call: Callable[[], T], *, size_bytes: int = 0, count: int = 0) -> T:
+            for_s = time_for(epoch, size_bytes=size_bytes, count=count)
+            return self.ask(place.url, call, MOST_LAGS * for_s, pause_s=for_s)
+
+        return BoundedRequests(place, within)
 
     def _check(self, member: Member, pause_s: float) -> None:
         with _LOCK.mutex:
