@@ -88,6 +88,9 @@ ShortTemplateOption = Annotated[str | None, typer.Option("-f", hidden=True)]
 MaxRecordsOption = Annotated[
     int, typer.Option("-n", "--max-records", "--max", min=0, help="At most this many.")
 ]
+LatestOption = Annotated[
+    bool, typer.Option("--latest", help="Only the newest record of each key; no tombstones.")
+]
 SkipDamagedOption = Annotated[
     bool,
     typer.Option("--skip-damaged", help="Pass damaged records, and say how many. Not an error."),

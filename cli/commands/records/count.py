@@ -11,6 +11,7 @@ from txnlog.cli.input.record_options import (
     FromOption,
     Isolation,
     IsolationOption,
+    LatestOption,
     RangeOption,
     SkipDamagedOption,
     ToOption,
@@ -64,23 +65,25 @@ def count_records(
     as_of: AsOfOption = None,
     isolation_level: IsolationOption = Isolation.COMMITTED,
     skip_damaged: SkipDamagedOption = False,
+    latest: LatestOption = False,
 ) -> None:
     """Count the records that a read would show. Reads only segments that came from Kafka.
 
     END minus START can be more than RECORDS: aborted records are not counted, unless the
     isolation level is read_uncommitted. With --skip-damaged everything is read: what is damaged
-    is not counted.
+    is not counted. With --latest keys are counted, each in the partition of its newest record.
 
     \b
     Example:
       txnlog records count orders
+      txnlog records count orders --latest
       txnlog records count orders --offset @-24h
     """
     where, chosen = parse_target(target), join_range(offset, from_, to)
     snapshot = session.open_to_read().snapshot(
         [where.topic], isolation_level=isolation_level.value, at=parse_moment(as_of)
     )
-    scan = plan_scan(snapshot, where, chosen)
+    scan = plan_scan(snapshot, where, chosen, latest=latest)
     partitions = snapshot.partitions(where.topic) if where.partition is None else [where.partition]
     report = DamageReporter().report_records(skip=True) if skip_damaged else None
     counts = scan.count(report=report)

@@ -24,6 +24,7 @@ from txnlog.cli.input.record_options import (
     FromOption,
     Isolation,
     IsolationOption,
+    LatestOption,
     RangeOption,
     ShortTemplateOption,
     SkipDamagedOption,
@@ -91,9 +92,6 @@ _MaxRecords = Annotated[
         "-n", "--max-records", "--max", min=0, help="At most this many.", show_default=False
     ),
 ]
-_Latest = Annotated[
-    bool, typer.Option("--latest", help="Only the newest record of each key; no tombstones.")
-]
 _ToFile = Annotated[
     Path | None,
     typer.Option(
@@ -136,7 +134,7 @@ def read_records(
     to: ToOption = None,
     as_of: AsOfOption = None,
     max_records: _MaxRecords = None,
-    latest: _Latest = False,
+    latest: LatestOption = False,
     key: FindKeyOption = None,
     grep: GrepOption = None,
     where: WhereOption = None,
