@@ -17,7 +17,8 @@ import pytest
 from tests.support.admin.compacted_topics import compact
 from tests.support.tiers import more
 from txnlog.errors import CorruptRecord, InvalidOption
-from txnlog.read.latest import _filter, _Fold, _which
+from txnlog.read.latest import _filter, _which
+from txnlog.read.newest_fold import NewestFold
 from txnlog.read.scanned_ranges import read_each
 from txnlog.results import DamagedRecords
 from txnlog.scan import Scan
@@ -46,9 +47,9 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Ranges are read in pieces.
     """
-    monkeypatch.setattr("txnlog.read.latest._LEAST_ROWS", 8)
+    monkeypatch.setattr("txnlog.read.newest_fold._LEAST_ROWS", 8)
     monkeypatch.setattr("txnlog.read.latest._LEAST_GAP", 2)
-    monkeypatch.setattr("txnlog.read.latest._MOST_BYTES", 110)
+    monkeypatch.setattr("txnlog.read.newest_fold._MOST_BYTES", 110)
 
 
 def make_store() -> Store:
@@ -143,15 +144,15 @@ def rows_of(scan: Scan) -> list[Row]:
 
 def test_large_keys_are_grouped_before_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """So memory is about the keys that there are, not about half a million rows of them."""
-    monkeypatch.setattr("txnlog.read.latest._LEAST_BYTES", 10_000)
+    monkeypatch.setattr("txnlog.read.newest_fold._LEAST_BYTES", 10_000)
     sizes: list[int] = []
-    group = _Fold._newest_of
+    group = NewestFold._newest_of
 
-    def newest_of(fold: _Fold, tables: Sequence[pa.Table]) -> pa.Table:
+    def newest_of(fold: NewestFold, tables: Sequence[pa.Table]) -> pa.Table:
         sizes.append(sum(table.nbytes for table in tables))
         return group(fold, tables)
 
-    monkeypatch.setattr(_Fold, "_newest_of", newest_of)
+    monkeypatch.setattr(NewestFold, "_newest_of", newest_of)
     store = make_store()
     store.topics.create("t", config={"record.format": "columns"})
     for _ in range(9):

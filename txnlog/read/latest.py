@@ -29,6 +29,7 @@ from pyarrow import types
 from txnlog.columns.keys import encode_keys, home_of
 from txnlog.errors import InvalidOption
 from txnlog.read.filtered_ranges import matching_ranges
+from txnlog.read.newest_fold import NewestFold, key_names, numbers, wide
 from txnlog.read.scanned_ranges import read_each
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange
@@ -38,11 +39,6 @@ from txnlog.segments.number_arrays import arrow_of, numbers_of
 from txnlog.segments.records import Int64Array
 from txnlog.storage.base import Storage
 
-_LEAST_ROWS: Final = 1 << 21
-_LEAST_BYTES: Final = 128 << 20
-"""Fewer rows, and keys of fewer bytes, are not worth grouping."""
-_MOST_BYTES: Final = 1 << 30
-"""With more, Arrow's columns of keys have long positions: the others end at 2 GiB."""
 _HASHED_ROWS: Final = 1 << 12
 """Keys are hashed so many at a time: then their positions are short, too."""
 _LEAST_GAP: Final = 1 << 17
@@ -127,7 +123,7 @@ def find_newest(
 ) -> Newest:
     """Where the newest record of each key is, those that delete it too.
 
-    Memory: for each key about 300 bytes and five times its size; see ``_Fold``. Of compacted
+    Memory: for each key about 300 bytes and five times its size; see ``NewestFold``. Of compacted
     topics for each key of the rest.
     """
     keys = _key_columns(columns)
@@ -146,7 +142,7 @@ def find_newest(
     if strays is not None and clean.ends:
         older = _fold_each(storage, [part for part in parts if clean.has(part)], reading, report)
         for number, table in older.items():
-            both = _Fold(len(keys))
+            both = NewestFold(len(keys))
             both.add(table)
             both.add(tables.get(number))
             tables[number] = both.finish()
@@ -326,7 +322,7 @@ def _fold_each(
     tables: dict[int, pa.Table] = {}
     with closing(_read(storage, parts, reading, report)) as reads:
         for partition, group in groupby(reads, lambda read: read[0].partition):
-            here = _Fold(count)
+            here = NewestFold(count)
             for _, batch in group:
                 if reading.topic_schema is None and batch.column(0).null_count:
                     batch = batch.filter(batch.column(0).is_valid())
@@ -348,13 +344,13 @@ def _strays(
     found: list[pa.ChunkedArray] = []
     for number, table in tables.items():
         for batch in table.to_batches(_HASHED_ROWS):
-            columns = [batch.column(name) for name in _key_names(key_count)]
+            columns = [batch.column(name) for name in key_names(key_count)]
             away = home_of(encode_keys(columns, batch.num_rows), partitions) != number
             if away.any():
                 rows = pa.Table.from_batches([batch]).filter(pa.array(away))
                 found.append(_lookup(rows, key_count))
     if any(keys.type != found[0].type for keys in found):
-        found = [keys.cast(_wide(keys.type)) for keys in found]
+        found = [keys.cast(wide(keys.type)) for keys in found]
     return pa.chunked_array([c for keys in found for c in keys.chunks]) if found else None
 
 
@@ -363,31 +359,31 @@ def _offsets(
 ) -> dict[int, Int64Array]:
     """By partition, the offsets of rows that are the newest of all partitions."""
     if strays is None:
-        return {number: _numbers(table["offset"]) for number, table in tables.items()}
+        return {number: numbers(table["offset"]) for number, table in tables.items()}
     alone: dict[int, Int64Array] = {}
-    shared = _Fold(key_count, by_time=True)
+    shared = NewestFold(key_count, by_time=True)
     for number, table in tables.items():
         is_shared = _are_in(_lookup(table, key_count), strays)
-        alone[number] = _numbers(table["offset"].filter(pc.invert(is_shared)))
+        alone[number] = numbers(table["offset"].filter(pc.invert(is_shared)))
         some = table.filter(is_shared)
         shared.add(some.append_column("partition", arrow_of(np.full(len(some), number, np.int64))))
     rows = shared.finish()
     assert rows is not None
-    partitions, offsets = _numbers(rows["partition"]), _numbers(rows["offset"])
+    partitions, offsets = numbers(rows["partition"]), numbers(rows["offset"])
     return {n: np.concatenate([found, offsets[partitions == n]]) for n, found in alone.items()}
 
 
 def _keys_at(table: pa.Table, key_count: int, offsets: Int64Array) -> pa.Table:
     """The keys of the rows with these offsets, in their order."""
-    found = _numbers(table["offset"])
+    found = numbers(table["offset"])
     order = np.argsort(found)
     rows = order[np.searchsorted(found[order], offsets)]
-    return table.select(_key_names(key_count)).take(arrow_of(rows))
+    return table.select(key_names(key_count)).take(arrow_of(rows))
 
 
 def _lookup(table: pa.Table, key_count: int) -> pa.ChunkedArray:
     """The keys of rows as :func:`_as_keys` has them."""
-    names = _key_names(key_count)
+    names = key_names(key_count)
     if key_count == 1:
         return table[names[0]]
     pieces = [_as_keys(batch.columns) for batch in table.select(names).to_batches(_HASHED_ROWS)]
@@ -396,7 +392,7 @@ def _lookup(table: pa.Table, key_count: int) -> pa.ChunkedArray:
 
 def _are_in(keys: pa.ChunkedArray, some: pa.ChunkedArray) -> pa.ChunkedArray:
     if keys.type != some.type:
-        keys, some = keys.cast(_wide(keys.type)), some.cast(_wide(some.type))
+        keys, some = keys.cast(wide(keys.type)), some.cast(wide(some.type))
     return pc.is_in(keys, value_set=some)
 
 
@@ -434,90 +430,5 @@ def once(report: Report) -> Report:
 def _rows(batch: pa.RecordBatch, key_count: int) -> pa.Table:
     """Of a batch of keys, offsets and timestamps."""
     *keys, offsets, timestamps = batch.columns
-    names = [*_key_names(key_count), "offset", "timestamp"]
+    names = [*key_names(key_count), "offset", "timestamp"]
     return pa.table([*keys, offsets, timestamps.view(pa.int64())], names=names)
-
-
-def _key_names(count: int) -> list[str]:
-    return [f"key{number}" for number in range(count)]
-
-
-def _numbers(column: pa.ChunkedArray) -> Int64Array:
-    """Those of a column without nulls."""
-    return np.concatenate([np.empty(0, np.int64), *map(numbers_of, column.chunks)])
-
-
-class _Fold:
-    """The newest of the added rows of each key: the last one, or the one with the greatest time.
-
-    Rows are grouped when there are many, which gives up the batches that they are slices of, and
-    the groups again when there are as many as keys: so memory is about the keys, and each row is
-    grouped once or twice.
-    """
-
-    def __init__(self, key_count: int, *, by_time: bool = False) -> None:
-        self._keys = _key_names(key_count)
-        self._by_time = by_time
-        self._added: list[pa.Table] = []
-        self._groups: list[pa.Table] = []
-        self._added_rows = self._added_bytes = self._group_rows = 0
-
-    def add(self, rows: pa.Table | None) -> None:
-        """Add rows with keys, which are newer than those before unless ``by_time``."""
-        if rows is None:
-            return
-        self._added.append(rows)
-        self._added_rows += rows.num_rows
-        self._added_bytes += rows.nbytes
-        if self._added_rows >= _LEAST_ROWS or self._added_bytes >= _LEAST_BYTES:
-            self._group_added()
-
-    def finish(self) -> pa.Table | None:
-        """One row for each key, in no particular order; None if there is none."""
-        self._group_added()
-        self._merge_groups()
-        return self._groups[0] if self._groups else None
-
-    def _group_added(self) -> None:
-        if self._added:
-            self._groups.append(self._newest_of(self._added))
-            self._group_rows += self._groups[-1].num_rows
-            self._added, self._added_rows, self._added_bytes = [], 0, 0
-        if self._groups and self._group_rows > 2 * self._groups[0].num_rows:
-            self._merge_groups()
-
-    def _merge_groups(self) -> None:
-        if len(self._groups) > 1:
-            self._groups = [self._newest_of(self._groups)]
-            self._group_rows = self._groups[0].num_rows
-
-    def _newest_of(self, tables: Sequence[pa.Table]) -> pa.Table:
-        size = sum(table.select(self._keys).nbytes for table in tables)
-        if size > _MOST_BYTES or any(table.schema != tables[0].schema for table in tables):
-            tables = [table.cast(_with_long_positions(table.schema)) for table in tables]
-        rows = pa.concat_tables(tables)
-        ranks = np.arange(rows.num_rows)
-        order = None
-        if self._by_time:
-            order = np.lexsort((_numbers(rows["partition"]), _numbers(rows["timestamp"])))
-            ranks[order] = np.arange(rows.num_rows)
-        grouping = rows.select(self._keys).append_column("rank", arrow_of(ranks))
-        found = grouping.group_by(self._keys, use_threads=False).aggregate([("rank", "max")])
-        chosen = _numbers(found["rank_max"])
-        if order is not None:
-            chosen = order[chosen]
-        columns = {name: found[name] for name in self._keys}
-        for name in rows.schema.names[len(self._keys) :]:
-            columns[name] = arrow_of(_numbers(rows[name])[chosen])
-        return pa.table(columns)
-
-
-def _with_long_positions(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field.with_type(_wide(field.type)) for field in schema])
-
-
-def _wide(kind: pa.DataType) -> pa.DataType:
-    """Texts and bytes as Arrow's large types."""
-    if types.is_binary(kind):
-        return pa.large_binary()
-    return pa.large_string() if types.is_string(kind) else kind
