@@ -14,7 +14,7 @@ KINDS = [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("lengths", [(1,), (3,), (0,), (2, 3), (0, 1)], ids=str)
+@pytest.mark.parametrize("lengths", [(1,), (3,), (8,), (17,), (0,), (2, 3), (0, 1)], ids=str)
 @pytest.mark.parametrize("seed", range(4))
 def test_keys_of_one_length_and_of_several(
     kind: pa.DataType, lengths: tuple[int, ...], seed: int, monkeypatch: pytest.MonkeyPatch
