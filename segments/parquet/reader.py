@@ -41,10 +41,12 @@ _WORK_AHEAD_BYTES: Final = 8 << 20
 _WORTH_THREADS_BYTES: Final = 4 << 20
 """The columns of a smaller one, even if it is alone, cost more in several threads than in one."""
 _PIECE_BYTES: Final = 2 << 20
+_COLUMN_BYTES: Final = 128 << 10
 _PIECE_ROWS: Final = 1 << 16
-"""Whole row groups are decoded in pieces of about so much: memory that was used just before is used
-again. What takes more at a time is given back, and cleared page by page before its next use, which
-can take as long as decoding.
+"""Whole row groups are decoded in pieces of about so much, and so much for each column: memory that
+was used just before is used again. What takes more at a time is given back, and cleared page by
+page before its next use, which can take as long as decoding. With less for a column, as in pieces
+of topics with hundreds, beginning with each takes longer than that.
 """
 
 
@@ -188,7 +190,7 @@ class RowGroupReading:
         pieces = self._decode(group, found, None)
         first = next(pieces)
         if first.rows is None:
-            return [first]
+            return [first, *pieces]  # there is no other, but what is checked at the end
         size_bytes = first.records.nbytes * group.header.record_count // len(first.rows)
         ahead = chain([first], pieces)
         return ahead if size_bytes > _WORK_AHEAD_BYTES else [*ahead]
@@ -245,7 +247,8 @@ class RowGroupReading:
             return
         with self._open_group(group, found) as (file, number, at_most):
             if most_rows is None:
-                most_rows = _PIECE_BYTES * count // max(at_most, claimed, 1)
+                size_bytes = max(_PIECE_BYTES, _COLUMN_BYTES * len(self.stored))
+                most_rows = size_bytes * count // max(at_most, claimed, 1)
                 most_rows = min(max(most_rows, 1), _PIECE_ROWS)
             most = _WORTH_THREADS_BYTES if self._is_alone else _WORK_AHEAD_BYTES
             is_large = not group.is_part and at_most > most

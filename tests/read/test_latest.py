@@ -476,7 +476,7 @@ def test_rows_wait_until_they_are_looked_up_together(
 ) -> None:
     """Small batches, and many newer keys, in wide columns."""
     monkeypatch.setattr(writer, "DEFAULT_BATCH_BYTES", 300)
-    monkeypatch.setattr("txnlog.read.latest._MOST_WAITING_BYTES", 2000)
+    monkeypatch.setattr("txnlog.read.key_lookups._MOST_WAITING_BYTES", 2000)
     store = make_store()
     config = {"cleanup.policy": "compact", "record.format": "columns"}
     given: dict[str, Any] = {"schema": SCHEMA, "key": ["name", "n"]} if is_typed else {}

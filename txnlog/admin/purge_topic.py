@@ -9,7 +9,7 @@ of any rewrite: readers that began before go on with them, and vacuum deletes th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -29,11 +29,13 @@ from txnlog.errors import InvalidOption, InvalidRecord, StorageError
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec
 from txnlog.names import OWN_FILE, TABLES, FileKey, day_of_tables, table_folder
+from txnlog.read.key_lookups import look_up
 from txnlog.read.pin import pin_topics
 from txnlog.read.segment_ranges import SegmentRange, read_stored
 from txnlog.read.topic_view import TopicView
 from txnlog.schema import TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat
+from txnlog.segments.reader import SegmentBatch
 from txnlog.segments.records import CONVERSION_ERRORS, normalize
 from txnlog.state.segment import RewrittenFile, Segment
 from txnlog.tables.table_files import copied_segment, is_copy, segment_of_copy
@@ -303,8 +305,7 @@ class _Purging:
         columns = self._record_keys.columns
         try:
             for part, batches in read_stored(self._logs.storage, self._visible(run), columns):
-                for batch in batches:
-                    purged = self._are_purged(batch.records)
+                for batch, purged in self._are_purged(batches):
                     run.record_count += int(purged.sum())
                     writer.append(*kept_records(part, batch, ~purged, columns))
             spans = writer.finish(run.segments[-1].end_offset)
@@ -338,12 +339,17 @@ class _Purging:
         """How many records each has that are to be purged."""
         columns = self._record_keys.key_columns
         for part, batches in read_stored(self._logs.storage, parts, columns):
-            yield part, sum(int(self._are_purged(batch.records).sum()) for batch in batches)
+            yield part, sum(int(purged.sum()) for _, purged in self._are_purged(batches))
 
-    def _are_purged(self, records: pa.RecordBatch) -> Mask:
-        keys = self._record_keys.keys(records)
-        mask: Mask = pc.is_in(keys, value_set=self._keys).to_numpy(zero_copy_only=False)
-        return mask
+    def _are_purged(self, batches: Iterable[SegmentBatch]) -> Iterator[tuple[SegmentBatch, Mask]]:
+        """Each batch, and which of its records are to be purged."""
+        looked_up = look_up(
+            batches,
+            self._record_keys.keys,
+            lambda keys: pc.is_in(keys, value_set=self._keys),
+            len(self._keys),
+        )
+        return ((batch, found.to_numpy(zero_copy_only=False)) for batch, found in looked_up)
 
 
 def _joined(partition: int, segments: Sequence[Segment]) -> list[_Run]:

@@ -28,6 +28,7 @@ from txnlog.columns.key_parts import MOST_PART_BITS, WHOLE, KeyPart, hash_keys
 from txnlog.columns.keys import encode_keys
 from txnlog.errors import InvalidOption, SnapshotExpired
 from txnlog.read.changed_ranges import ChangedRanges
+from txnlog.read.key_lookups import look_up
 from txnlog.read.scanned_ranges import read_each
 from txnlog.read.schema import SCAN_SCHEMA, TYPED_METADATA, ScanColumns, scan_columns
 from txnlog.read.segment_ranges import SegmentRange
@@ -377,8 +378,13 @@ class _Before:
         count = 0
         with closing(read_each(self._storage, self._parts, reading)) as reads:
             for part, batches in reads:
-                for batch in batches:
-                    at = pc.index_in(_keys_of(batch, self._columns), value_set=known)
+                looked_up = look_up(
+                    batches,
+                    lambda batch: _keys_of(batch, self._columns),
+                    lambda keys: pc.index_in(keys, value_set=known),
+                    len(known),
+                )
+                for batch, at in looked_up:
                     if at.null_count == len(at):
                         continue
                     is_one = np.asarray(at.is_valid())

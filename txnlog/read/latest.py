@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -29,6 +29,7 @@ from pyarrow import types
 from txnlog.columns.keys import encode_keys, home_of
 from txnlog.errors import InvalidOption
 from txnlog.read.filtered_ranges import matching_ranges
+from txnlog.read.key_lookups import look_up
 from txnlog.read.newest_fold import NewestFold, key_names, numbers, wide
 from txnlog.read.scanned_ranges import read_each
 from txnlog.read.schema import ScanColumns
@@ -46,10 +47,6 @@ _LEAST_GAP: Final = 1 << 17
 _CONSTANT: Final = frozenset({"topic", "partition", "timestampType"})
 """Columns that are of one value in each batch, by their meaning."""
 _NO_NUMBERS: Final = np.empty(0, np.int64)
-_MOST_WAITING_BYTES: Final = 8 << 20
-"""Rows wait until so many, or four times the newer keys, can be looked up together: each lookup
-takes in all of these.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ class Newest:
 
     ``offsets``, by partition, ascending, are those from its offset in ``clean_ends`` on. Before it
     each record is the newest of its key, but for the keys in ``newer`` of its partition. ``keys``
-    are those of the records at ``offsets``.
+    are those of the records at ``offsets``, where the second reading can do without them.
     """
 
     offsets: Mapping[int, Int64Array]
@@ -150,7 +147,9 @@ def find_newest(
         strays = _strays(tables, len(keys), 1 + max(numbers))
     newer = {n: _lookup(table, len(keys)) for n, table in tables.items() if n in clean.ends}
     offsets = {n: np.sort(found) for n, found in _offsets(tables, len(keys), strays).items()}
-    keys_of = {n: _keys_at(tables[n], len(keys), found) for n, found in offsets.items()}
+    keys_of = {}
+    if not (clean.ends or columns.as_json) and {*keys} & {*columns.with_looked_at.names}:
+        keys_of = {n: _keys_at(tables[n], len(keys), found) for n, found in offsets.items()}
     return Newest(offsets, keys_of, clean.ends, newer)
 
 
@@ -171,7 +170,7 @@ def newest_rows(
     keys = _key_columns(columns)
     wanted = columns.with_looked_at
     names = dict.fromkeys((*wanted.names, offset, deciding, *(keys if newest.newer else ())))
-    known = () if newest.clean_ends or columns.as_json else {*keys} & {*wanted.names}
+    known = {*keys} & {*wanted.names} if newest.keys else frozenset[str]()
     reading = replace(columns, names=tuple(n for n in names if n not in known), row_filter=None)
     constant = [name for name in reading.names if reading.meaning(name) in _CONSTANT]
     matching = matching_ranges(parts, columns)
@@ -251,23 +250,12 @@ def _without(
     batches: Iterator[pa.RecordBatch], names: Sequence[str], newer: pa.ChunkedArray
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
     """Each batch, and which of its rows have other keys than ``newer``."""
-    waiting: list[pa.RecordBatch] = []
-    rows = size_bytes = 0
-    for batch in chain(batches, [None]):
-        if batch is not None:
-            waiting.append(batch)
-            rows += batch.num_rows
-            size_bytes += batch.nbytes
-            if rows < 4 * len(newer) and size_bytes < _MOST_WAITING_BYTES:
-                continue
-        if waiting:
-            keys = [_as_keys([other.column(name) for name in names]) for other in waiting]
-            others = pc.invert(_are_in(pa.chunked_array(keys), newer)).combine_chunks()
-            start = 0
-            for other in waiting:
-                yield other, others.slice(start, other.num_rows)
-                start += other.num_rows
-        waiting, rows, size_bytes = [], 0, 0
+    return look_up(
+        batches,
+        lambda batch: _as_keys([batch.column(name) for name in names]),
+        lambda keys: pc.invert(_are_in(keys, newer)),
+        len(newer),
+    )
 
 
 def _key_columns(columns: ScanColumns) -> tuple[str, ...]:

@@ -46,7 +46,6 @@ from txnlog.replication.roots.reassignment import Reassigned, reassign
 from txnlog.replication.roots.recovery import recover
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replication.roots.root_join import Joined, join
-from txnlog.replication.roots.slowness import MOST_LAGS, time_for
 from txnlog.replication.roots.soundness import IsSound
 from txnlog.replication.roots.verification import ReplicaDifference, verify
 from txnlog.replication.roots.watermarks import LogWatermark, watermarks
@@ -221,9 +220,7 @@ class Replicas:
             return plan_join(storage, url)
         if rack is not None:
             change_settings(storage.agreement, {f"{RACK}.{find_root(storage, url)[0]}": rack})
-        slowness, for_s = storage.agreement.slowness, time_for(storage.agreement.epoch())
-        prepared = slowness.ask(url, partial(prepare_root, storage, url), MOST_LAGS * for_s)
-        return join(storage.agreement, *prepared, self._sound_copies())
+        return join(storage.agreement, *prepare_root(storage, url), self._sound_copies())
 
     def remove(self, root: str, *, force: bool = False, dry_run: bool = False) -> list[Reassigned]:
         """Take a root out of the set, for instance before its disk is replaced.

@@ -32,6 +32,7 @@ from txnlog.tables.columns import names_in_file
 from txnlog.tables.statistics import ColumnStatistics, column_statistics
 
 _FOOTERS_AT_ONCE = 256
+_ROW_GROUP_BYTES = 32 << 20
 _SPLIT_BYTES = 16 << 20
 """Iceberg makes no smaller tasks. Told of each row group it packs the tasks of files that are not
 much smaller with pieces of others, and one is left that is nearly empty."""
@@ -367,11 +368,25 @@ def _write_rows(
         use_dictionary=exact,
         metadata_collector=collected,
     ) as writer:
-        for batch in batches:
-            fields = zip(batch.columns, columns, strict=True)
+        for rows in _joined(batches):
+            fields = zip(rows.columns, columns, strict=True)
             arrays = [array.cast(field.type) for array, field in fields]
-            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=columns))
+            writer.write_table(pa.table(arrays, schema=columns), rows.num_rows)
     return collected[0]
+
+
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """What becomes a row group each: as many batches as are read of one of ours."""
+    some: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        some.append(batch)
+        size_bytes += batch.nbytes
+        if size_bytes >= _ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(some)
+            some, size_bytes = [], 0
+    if some:
+        yield pa.Table.from_batches(some)
 
 
 def _is_float_or_nested(kind: pa.DataType) -> bool:

@@ -21,6 +21,7 @@ from txnlog.errors import (
 from txnlog.replication import root_names
 from txnlog.replication.roots.controller import Controller, list_epochs
 from txnlog.replication.roots.controller_move import (
+    Bounding,
     known_controllers,
     named_controller,
     put_pointer,
@@ -180,6 +181,7 @@ def mark_root(
     controllers: Sequence[str],
     *,
     may_be_new: bool = True,
+    bounding: Bounding | None = None,
 ) -> None:
     """Check that a root is empty, or this store's; write into it where the controller is.
 
@@ -205,6 +207,8 @@ def mark_root(
             f"{storage.url} has had later incarnations than {member}: is {controller} what it was?"
         )
     inside = opener.at(root, member)
+    if bounding is not None:
+        inside = bounding(inside)
     if any(root_names.is_of_store(name) for name, _ in without_mark(inside).list_all("")):
         raise StorageError(f"{inside.url} is not empty, as a new replica must be")
     put_mark(inside, member, controller)
@@ -282,7 +286,11 @@ def prepare_root(
     assert isinstance(opener, MemberOpener)
     controllers = known_controllers(agreement, epoch)
     member = next_incarnation(epoch, root)
-    mark_root(opener, found, Root(url), member, controllers, may_be_new=not is_known)
+    bounding = partial(agreement.slowness.bounding, epoch=epoch)
+    found = bounding(found)
+    mark_root(
+        opener, found, Root(url), member, controllers, may_be_new=not is_known, bounding=bounding
+    )
     put_pointer(agreement, epoch, root, found)
     return root, url
 
