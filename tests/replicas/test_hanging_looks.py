@@ -276,6 +276,23 @@ def test_whoever_changes_something_ends_too(
     assert gate.asked
 
 
+def test_a_new_root_has_time_for_each_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its check alone is many, and a slow server answers each."""
+    store = make(tmp_path)
+    asked: list[str] = []
+    ask = slowness.Slowness.ask
+
+    def asking(self: slowness.Slowness, member: str, *given: Any, **more: Any) -> Any:
+        asked.append(member)
+        return ask(self, member, *given, **more)
+
+    monkeypatch.setattr(slowness.Slowness, "ask", asking)
+    adds(tmp_path, store)
+    assert asked.count(str(tmp_path / "c")) > 5
+
+
 def test_a_root_that_is_out_does_not_stop_maintenance(tmp_path: Path, gate: Gate) -> None:
     store = make(tmp_path, **{"replica.lag.time.max.ms": LAG_MS, "replica.auto.return": True})
     bring_back = lose(tmp_path / "b")

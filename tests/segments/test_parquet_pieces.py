@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,9 @@ from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.parquet import reader
 from txnlog.segments.parquet.footer import read_footer
 from txnlog.segments.reader import SegmentBatch, read_segment
+from txnlog.segments.records import constant_timestamps, empty_headers
 from txnlog.segments.segment_file import SegmentFile
+from txnlog.segments.untrusted import open_parquet
 from txnlog.segments.writer import SegmentWriter
 
 COUNT = 36
@@ -125,3 +128,54 @@ def test_rows_that_the_footer_does_not_count(claimed: int, monkeypatch: pytest.M
     with pytest.raises(CorruptRecord, match="rows"):
         batches.extend(read_segment(file))
     assert sum(b.record_count for b in batches) == (2_900 if claimed < 3_000 else 3_000)
+
+
+@pytest.mark.parametrize("columns", [None, ["value"], []])
+@pytest.mark.parametrize("piece_rows", [4, 100])
+def test_the_last_offset_is_the_footers(
+    columns: list[str] | None, piece_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one piece or several."""
+    monkeypatch.setattr(reader, "_PIECE_ROWS", piece_rows)
+    file = written(numbered(10), np.arange(10, dtype=np.int64) * 3, 1 << 30)
+    original = reader.RowGroupReading._read
+
+    def lies(self, group, *args):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN002, ANN202
+        header = replace(group.header, last_offset_delta=40)
+        return original(self, replace(group, header=header), *args)
+
+    monkeypatch.setattr(reader.RowGroupReading, "_read", lies)
+    with pytest.raises(CorruptRecord, match="its last offset is 27"):
+        [*read_segment(file, columns=columns)]
+
+
+def test_a_file_is_opened_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many row groups of one piece it has."""
+    opened: list[object] = []
+
+    def opening(*args: Any, **more: Any) -> Any:
+        opened.append(args)
+        return open_parquet(*args, **more)
+
+    monkeypatch.setattr(reader, "open_parquet", opening)
+    file = written(numbered(400), None, group_bytes=400)
+    assert len(read_footer(file).groups) > 20
+    assert sum(batch.record_count for batch in read_segment(file)) == 400
+    assert len(opened) == 1
+
+
+def test_many_columns_are_decoded_in_larger_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beginning with a column takes as long as a thousand of its values."""
+    decoded = count_decoded(monkeypatch)
+    values = pa.array(np.random.default_rng(1).random(30_000))
+    wide = {f"c{number}": values for number in range(100)}
+    times = {"_timestamp": constant_timestamps(5, len(values))}
+    rows = pa.record_batch({**wide, **times, "_headers": empty_headers(len(values))})
+    sink = io.BytesIO()
+    writer = SegmentWriter(sink, record_format="parquet", batch_bytes=1 << 30)
+    writer.append(rows)
+    writer.finish()
+    data = sink.getvalue()
+    file = SegmentFile(lambda start, stop: data[start:stop], len(data), "wide", is_parquet=True)
+    assert sum(batch.record_count for batch in read_segment(file)) == len(values)
+    assert min(decoded[:-1]) >= 10_000

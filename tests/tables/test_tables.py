@@ -261,6 +261,23 @@ def test_a_file_whose_columns_would_not_be_found_is_copied(store: Store, tmp_pat
     assert check_same(store, by_name, COLUMNS) == 9
 
 
+def test_a_copy_has_row_groups_as_its_segment(store: Store, tmp_path: Path) -> None:
+    """However small the pieces are in which that is read."""
+    schema = pa.schema([(f"n{number}", pa.int64()) for number in range(8)])
+    store.topics.create("n", partitions=1, schema=schema)
+    numbers = np.random.default_rng(1).integers(0, 1 << 60, 500_000)
+    send(store, pa.table([numbers] * 8, schema), "n")
+    store.topics.delete_records({TopicPartition("n", 0): 3})
+    table = IcebergPublished(store, tmp_path, "n")
+    table.publish()
+    [url] = table.files()
+    [whole] = segments(store, "n")
+    copy = Path(url.removeprefix("file://"))
+    assert copy != whole
+    copied, groups = (parquet.ParquetFile(path).num_row_groups for path in (copy, whole))
+    assert 1 < groups == copied
+
+
 def test_a_copy_has_no_dictionary_of_floats(store: Store, tmp_path: Path) -> None:
     """In which Iceberg would look for -0.0, and leave out rows with 0.0."""
     with patch.object(writer, "with_record_ids", lambda schema: schema):
