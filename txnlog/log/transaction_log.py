@@ -131,8 +131,9 @@ class TransactionLog:
                 known = 0
                 continue
             number = listing.entries[-1]
-            # A log that begins at 0 may be left of one that was removed, on a root that led later.
-            begun = listing.entries[0] == known > 0
+            begun = listing.entries[0] == known and number > 0
+            if known == 0 and self._storage.kind() == "replicated":
+                begun = False  # a root that leads later may have the beginning of a removed log
             if not begun and self._is_stray(transactional_id, number):
                 return None
             id_.newest = number

@@ -535,6 +535,11 @@ class World:
         """How many unclean elections there were; what they lose need not be there any more."""
         return 0
 
+    def show_read(self, storage: ReplicatedStorage, name: str, data: bytes) -> None:
+        """A reader shows an entry."""
+        del storage
+        self.show(name, data)
+
     def show(self, name: str, data: bytes) -> None:
         if self.shown.setdefault(name, data) != data:
             raise Violation(f"two histories: {name} was {self.shown[name]!r}, and is {data!r} now")
@@ -713,7 +718,7 @@ class World:
                 return
             if not self._is_whole(name, data):
                 continue
-            self.show(name, data)
+            self.show_read(storage, name, data)
             there = {*self.roots.epoch().in_sync} - self.roots.dead
             lacking = [one for one in sorted(there) if not self._has(one, name, data)]
             if lacking and not unclean and name not in self.deleted:

@@ -69,6 +69,13 @@ class UncleanWorld(World):
         self.acked_under[name] = under
         super().acknowledge(storage, name, entry, began_in)
 
+    def show_read(self, storage: ReplicatedStorage, name: str, data: bytes) -> None:
+        """Who reads without the controller knows of an election once something was put under it."""
+        newest, agreement = max(self.heeded, default=-1), storage.agreement
+        is_known = agreement.lost is None or agreement.epoch().number >= newest
+        if is_known or any(under >= newest for under in self.acked_under.values()):
+            super().show_read(storage, name, data)
+
     def elections(self) -> list[Epoch]:
         return [epoch for epoch in self.roots.epochs() if epoch.unclean is not None]
 
