@@ -180,7 +180,7 @@ class RowGroupReading:
     ) -> Generator[SizedCall[Iterable[RowGroupRecords]]]:
         """The calls that return the pieces of row groups or parts.
 
-        What is large is decoded while it is iterated, so it is never in memory as a whole.
+        What is large, by its first piece, is decoded while it is iterated.
         """
         for group, found in self._fetch(groups):
             yield self.size_bytes(group), partial(self._decode_small, group, found)
@@ -205,8 +205,10 @@ class RowGroupReading:
         self, group: RowGroup, found: Found, rows: pa.BooleanArray | None = None
     ) -> RowGroupRecords:
         """The rows of a row group, of which at least these pieces of its columns were fetched."""
-        (read,) = self._decode(group, found, rows, group.header.record_count)
-        return read
+        reads = [*self._decode(group, found, rows, group.header.record_count)]
+        if len(reads) > 1:
+            raise self._segment.damaged(group, "a column has more than 2 GiB")
+        return reads[0]
 
     def _decode(
         self,

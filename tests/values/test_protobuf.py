@@ -228,6 +228,32 @@ def test_own_files_of_protobuf_that_others_import(store: Store, *, is_set: bool)
     assert reader(ValueWriter(store.schemas, "protobuf", subject="note")(row)) == row
 
 
+def test_fields_that_are_called_as_methods(store: Store) -> None:
+    """Those that are used here among them, with presence and without."""
+    text = """
+        syntax = "proto3";
+        message M {
+            optional int32 HasField = 1; int32 SetInParent = 2; N SerializeToString = 3;
+            repeated int32 FromString = 4; map<string, int32> ListFields = 5;
+        }
+        message N { int32 SetInParent = 1; optional string Clear = 2; O HasField = 3; }
+        message O { optional int32 Clear = 1; }
+    """
+    store.schemas.add("m", text, "PROTOBUF")
+    reader = ValueReader(store.schemas, "protobuf", subject="m")
+    writer = ValueWriter(store.schemas, "protobuf", subject="m")
+    row = {
+        "HasField": 0,
+        "SetInParent": 2,
+        "SerializeToString": {"SetInParent": 4, "Clear": "c", "HasField": {"Clear": None}},
+        "FromString": [1, 2],
+        "ListFields": [("a", 1)],
+    }
+    assert reader(writer(row)) == row
+    nothing = reader(writer({}))
+    assert (nothing["HasField"], nothing["SerializeToString"]) == (None, None)
+
+
 @pytest.mark.parametrize("name", ["Timestamp", "StringValue"])
 def test_messages_that_are_called_as_protobufs_own(store: Store, name: str) -> None:
     """Their fields are others, so they are no times and no texts."""

@@ -199,7 +199,7 @@ class ProtobufCodec:
         for row in columns.to_pylist():
             message = self._class()
             _fill(message, row, self._message)
-            made.append(message.SerializeToString())
+            made.append(self._class.SerializeToString(message))
         return made
 
     def place(self, id_bytes: int) -> bytes:
@@ -444,6 +444,9 @@ def _is_map(field: Any) -> bool:  # noqa: ANN401 - protobuf's
 # -- rows ------------------------------------------------------------------------------------------
 
 
+# Methods are called by their class: a field of the same name stands before them.
+
+
 def _to_row(message: Any, kind: Any, rows: RowColumns) -> dict[str, Any]:  # noqa: ANN401 - protobuf's
     row: dict[str, Any] = {}
     rows.spend(len(kind.fields))
@@ -454,7 +457,7 @@ def _to_row(message: Any, kind: Any, rows: RowColumns) -> dict[str, Any]:  # noq
             row[field.name] = [(_text(key), _to_value(value[key], inner, rows)) for key in value]
         elif field.is_repeated:
             row[field.name] = [_to_value(item, field, rows) for item in value]
-        elif field.has_presence and not message.HasField(field.name):
+        elif field.has_presence and not type(message).HasField(message, field.name):
             row[field.name] = None
         else:
             row[field.name] = _to_value(value, field, rows)
@@ -505,7 +508,7 @@ def _fill(message: Any, row: Mapping[str, Any], kind: Any) -> None:  # noqa: ANN
                     target.append(_from_value(item, field))
         elif _is_message(field):
             inner_message = getattr(message, field.name)
-            inner_message.SetInParent()
+            type(inner_message).SetInParent(inner_message)
             _fill_message(inner_message, value, field.message_type)
         else:
             setattr(message, field.name, _from_value(value, field))
