@@ -30,17 +30,17 @@ def test_count_is_what_a_read_would_show(store_path: Path) -> None:
     assert [found.json()["record_count"] for found in (paid, uncommitted, some)] == [1, 3, 4]
 
 
-def test_keys_are_counted_as_a_read_shows_them(store_path: Path) -> None:
+def test_keys_are_counted_as_a_read_shows_them(tmp_path: Path) -> None:
     """Of a typed topic as JSON, too; with ``--skip-damaged`` there are as many."""
     schema = pa.schema([("id", pa.int64()), ("n", pa.int64())])
-    store = txnlog.open(str(store_path))
+    store = txnlog.open(str(tmp_path / "s"), create=True)
     store.topics.create("typed", partitions=2, schema=schema, key=["id"])
     store.topics.create("plain", partitions=2)
     with store.producer() as producer:
         for number in range(10):
             producer.send_batch("typed", [{"id": number % 4, "n": number}])
             producer.send("plain", value=b"x" if number < 8 else None, key=b"%d" % (number % 4))
-    at = ("--store", store_path, "--latest")
+    at = ("--store", tmp_path / "s", "--latest")
     for topic, keys in (("typed", 4), ("plain", 2)):
         counted, sound, shown = cli_each(
             ("records", "count", topic, *at, "-o", "json"),
