@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -126,6 +126,20 @@ def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         return batches[0]
     (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
     return batch
+
+
+def joined_batches(batches: Iterable[pa.RecordBatch], least_bytes: int) -> Iterator[pa.Table]:
+    """The rows in tables that take no less, but for the last one."""
+    held: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        held.append(batch)
+        size_bytes += batch.nbytes
+        if size_bytes >= least_bytes:
+            yield pa.Table.from_batches(held)
+            held, size_bytes = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
 
 
 def take_groups(records: pa.RecordBatch, groups: Sequence[Int32Array]) -> Iterator[pa.RecordBatch]:

@@ -183,9 +183,9 @@ class RowGroupReading:
         What is large, by its first piece, is decoded while it is iterated.
         """
         for group, found in self._fetch(groups):
-            yield self.size_bytes(group), partial(self._decode_small, group, found)
+            yield self.size_bytes(group), partial(self._pieces, group, found)
 
-    def _decode_small(self, group: RowGroup, found: Found) -> Iterable[RowGroupRecords]:
+    def _pieces(self, group: RowGroup, found: Found) -> Iterable[RowGroupRecords]:
         """Its pieces, decoded if they are not too large together."""
         pieces = self._decode(group, found, None)
         first = next(pieces)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnlog.errors import InvalidOption, StorageError
-from txnlog.segments.records import HEADERS_TYPE
+from txnlog.segments.records import HEADERS_TYPE, joined_batches
 
 _ENDINGS: Final = {
     ".parquet": "parquet",
@@ -87,7 +87,8 @@ def write_stream(
     done = 0
     # The writer is closed in any case: otherwise it would close itself later.
     with closing(_WRITERS[chosen](file, _without_formulas(schema, escape_formulas))) as writer:
-        for table in _groups(batches):
+        # A file of tiny groups would be slow to read.
+        for table in joined_batches(batches, _GROUP_BYTES):
             if chosen == "csv":
                 table = _as_text(table, encoding)
                 if escape_formulas:
@@ -128,20 +129,6 @@ def _publish(target: Path) -> Iterator[IO[bytes]]:
     finally:
         with suppress(OSError):
             unfinished.unlink()
-
-
-def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The records in tables of a bounded size: a file of tiny groups would be slow to read."""
-    held: list[pa.RecordBatch] = []
-    size_bytes = 0
-    for batch in batches:
-        held.append(batch)
-        size_bytes += batch.nbytes
-        if size_bytes >= _GROUP_BYTES:
-            yield pa.Table.from_batches(held)
-            held, size_bytes = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
 
 
 # -- the formats ---------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.schema import TopicSchema
 from txnlog.segments.parquet.footer import read_footer
+from txnlog.segments.records import joined_batches
 from txnlog.state.segment import Segment
 from txnlog.storage.base import Storage
 from txnlog.tables.columns import names_in_file
@@ -33,6 +34,7 @@ from txnlog.tables.statistics import ColumnStatistics, column_statistics
 
 _FOOTERS_AT_ONCE = 256
 _ROW_GROUP_BYTES = 32 << 20
+"""Of copies, as of segments."""
 _SPLIT_BYTES = 16 << 20
 """Iceberg makes no smaller tasks. Told of each row group it packs the tasks of files that are not
 much smaller with pieces of others, and one is left that is nearly empty."""
@@ -368,25 +370,11 @@ def _write_rows(
         use_dictionary=exact,
         metadata_collector=collected,
     ) as writer:
-        for rows in _joined(batches):
+        for rows in joined_batches(batches, _ROW_GROUP_BYTES):
             fields = zip(rows.columns, columns, strict=True)
             arrays = [array.cast(field.type) for array, field in fields]
             writer.write_table(pa.table(arrays, schema=columns), rows.num_rows)
     return collected[0]
-
-
-def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """What becomes a row group each: as many batches as are read of one of ours."""
-    some: list[pa.RecordBatch] = []
-    size_bytes = 0
-    for batch in batches:
-        some.append(batch)
-        size_bytes += batch.nbytes
-        if size_bytes >= _ROW_GROUP_BYTES:
-            yield pa.Table.from_batches(some)
-            some, size_bytes = [], 0
-    if some:
-        yield pa.Table.from_batches(some)
 
 
 def _is_float_or_nested(kind: pa.DataType) -> bool:
