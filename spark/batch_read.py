@@ -79,7 +79,8 @@ def read(
             ``txnlog.values.ValueReader``, for other subjects and schemas from elsewhere. Beside
             them are ``_key``, ``_topic``, ``_partition``, ``_offset``, ``_timestamp``, and for
             what cannot be decoded ``_error``, the reason, and ``_value``, the bytes.
-        since: with ``pre_images``, where the feed begins; like ``at``, which is where it ends.
+        since: with ``pre_images``, where the feed begins; like ``at``, which is where it ends, or
+            'earliest': when the topic was made.
         pre_images: a feed of changes of one topic with a key: ``_change``, where and when it was,
             and the topic's own columns; see ``txnlog.Store.changes``. The data source reads it.
         storage_options: for the filesystem, as ``txnlog.open`` takes them; Spark's tasks use them

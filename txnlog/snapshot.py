@@ -269,9 +269,11 @@ def both_ends(
     from txnlog.read.snapshot_token import SnapshotToken
     from txnlog.read.time_travel import end_with, parse_at
 
-    older = since if isinstance(since, Snapshot) else parse_at(since)
+    older = since if isinstance(since, Snapshot) or since == "earliest" else parse_at(since)
     newer = until if isinstance(until, Snapshot) else take_snapshot(logs, [topic], at=until)
-    if isinstance(older, int):
+    if isinstance(older, str):
+        older = SnapshotToken.before_all([newer.view(topic)])
+    elif isinstance(older, int):
         view = take_snapshot(logs, [topic], at=older).view(topic)
         older = SnapshotToken.of([end_with(view, newer.view(topic))], "atomic")
     elif isinstance(older, Snapshot):

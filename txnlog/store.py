@@ -343,7 +343,8 @@ class Store:
         Args:
             topic: its name.
             since: a snapshot that has the topic, its token, or a moment; see :meth:`snapshot`.
-            until: the same; None means now.
+                'earliest' is the moment at which the topic was made.
+            until: a snapshot, its token, or a moment; None means now.
             columns: see :meth:`scan`. With ``pre_images`` there is ``_change`` too, and no
                 ``_deleted``; by default it, partition, offset and timestamp of the record that made
                 the change, and the topic's own columns.

@@ -50,27 +50,29 @@ def plan_changes(options: Mapping[str, str]) -> ChangeFeedPlan:
     _check_batch(parsed)
     store = open_at(parsed.address)
     (topic,) = parsed.subscription.topics
-    newer, older = both_ends(store.logs, topic, parsed.since, parsed.at)
+    since = parsed.starting if parsed.since is None else parsed.since
+    newer, older = both_ends(store.logs, topic, since, parsed.at)
     view = newer.view(topic)
     columns = feed_columns(parsed, topic, view.schema)
     return ChangeFeedPlan(store.storage, columns, ranges_since(view, older), parsed.task_sizes)
 
 
 def _check_batch(parsed: ReadOptions) -> None:
-    if parsed.since is None:
+    if parsed.since is None and parsed.starting is None:
         raise InvalidOption(
-            f"option {PRE_IMAGES} in a batch needs where the feed begins: give sinceToken or "
-            "sinceTimestamp"
+            f"option {PRE_IMAGES} in a batch needs where the feed begins: give sinceToken, "
+            "sinceTimestamp, or startingOffsets=earliest"
         )
     if parsed.group_id or parsed.transactional_id or parsed.max_records:
         raise InvalidOption(
             f"option {PRE_IMAGES}: a feed is of all changes since a moment, and follows no group: "
             "leave group.id, transactional.id and maxRecords out"
         )
-    if parsed.starting is not None or parsed.ending != "latest":
+    begins = parsed.since is not None
+    if parsed.starting not in ((None,) if begins else ("earliest",)) or parsed.ending != "latest":
         raise InvalidOption(
-            f"option {PRE_IMAGES}: a feed in a batch goes from sinceToken or sinceTimestamp to "
-            "atToken or atTimestamp; leave starting and ending offsets out"
+            f"option {PRE_IMAGES}: a feed in a batch goes from sinceToken, sinceTimestamp or "
+            "earliest to atToken or atTimestamp; leave other starting and ending offsets out"
         )
 
 

@@ -60,6 +60,9 @@ def test_the_changes_since_a_token_and_where_to_go_on(
     assert [json.loads(line)["change"] for line in later.out.splitlines()] == kinds[:2]
     assert [line.split()[0] for line in once.out.splitlines()] == ["CHANGE", "update_before"]
     assert "--since" not in once.err
+    whole = cli(*at, "--since", "earliest", "-o", "jsonl")
+    assert next(json.loads(line)["change"] for line in whole.out.splitlines()) == "insert"
+    assert len(whole.out.splitlines()) == 7
     assert [json.loads(line)["change"] for line in of_one.out.splitlines()] == ["insert"]
 
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.support.admin.compacted_topics import compact
-from txnlog import ChangeFeed, Store
+from txnlog import ChangeFeed, Snapshot, Store
 from txnlog.errors import InvalidOption, OffsetOutOfRange, SnapshotExpired
 from txnlog.names import TopicPartition
 from txnlog.read import changed_rows
@@ -152,6 +152,41 @@ def test_a_schema_that_has_changed_since(store: Store) -> None:
     assert rows(feed) == [("update_before", "Ada"), ("update_after", "Ada L")]
 
 
+@pytest.mark.parametrize("topic", ["people", "plain"])
+def test_from_the_earliest_moment(store: Store, clock: VirtualClock, topic: str) -> None:
+    """What is there to be told since the topic was made: as from a token of that moment."""
+    store.topics.alter(topic, config={"cleanup.policy": "compact"})
+    made = store.snapshot(topic).token()
+
+    def put_one(name: str | None) -> None:
+        if topic == "people":
+            put(store, (1, name, 36))
+        else:
+            with store.producer() as producer:
+                producer.send("plain", key="1", value=name)
+
+    put_one("Ada")
+    put_one("Bea")
+    early = store.snapshot(topic)
+    put_one(None)
+    store.topics.alter(topic, partitions=3)
+
+    def kinds(since: str, until: Snapshot | None = None) -> list[Any]:
+        feed = store.changes(topic, since, until, pre_images=True)
+        return [*feed.to_arrow()["_change"].to_pylist()]
+
+    changes = ["insert", "update_before", "update_after", "delete"]
+    assert kinds("earliest") == kinds(made) == changes
+    assert kinds("earliest", early) == changes[:3]
+    assert store.changes(topic, "earliest").to_arrow().num_rows == 3
+    compact(store, topic)
+    assert kinds("earliest") == changes  # while the segments before are there
+    clock.time_ms += 30 * 86_400_000
+    store.maintain(topic)
+    with pytest.raises(SnapshotExpired):
+        kinds("earliest")
+
+
 def test_rows_that_retention_deleted_are_an_error(store: Store) -> None:
     put(store, (1, "Ada", 36))
     since = store.snapshot("people").token()
@@ -159,6 +194,9 @@ def test_rows_that_retention_deleted_are_an_error(store: Store) -> None:
     store.topics.delete_records({TopicPartition("people", 0): 1})
     with pytest.raises(OffsetOutOfRange, match="people:0 from offset 0 to 0"):
         store.changes("people", since, pre_images=True)
+    for pre_images in (False, True):
+        with pytest.raises(OffsetOutOfRange, match="people:0 from offset 0 to 0"):
+            store.changes("people", "earliest", pre_images=pre_images)
     later = store.snapshot("people")
     put(store, (1, None, None))
     feed = store.changes("people", later, columns=["_change", "age"], pre_images=True)

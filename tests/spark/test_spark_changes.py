@@ -74,7 +74,8 @@ def test_a_batch_is_what_the_store_says(spark: SparkSession, topics: Store, topi
         put(topics, rng)
         tokens.append(topics.snapshot(["people", "plain"]).token())
     columns = COLUMNS[topic]
-    for since, until in ((tokens[0], None), (tokens[0], tokens[1]), (tokens[1], tokens[2])):
+    spans = (("earliest", None), (tokens[0], tokens[1]), (tokens[1], tokens[2]))
+    for since, until in spans:
         for options in ({}, {"minPartitions": 3}):
             frame = read(
                 spark,
@@ -91,6 +92,9 @@ def test_a_batch_is_what_the_store_says(spark: SparkSession, topics: Store, topi
             assert ordered(collected(frame)) == expected
     assert frame.rdd.getNumPartitions() == 4
     every = read(spark, topics, topic, since=tokens[0], pre_images=True)
+    whole = {"subscribe": topic, "startingOffsets": "earliest", "preImages": "true"}
+    loaded = spark.read.format("txnlog").options(path=topics.url, **whole).load()
+    assert loaded.count() == topics.changes(topic, "earliest", pre_images=True).to_arrow().num_rows
     assert every.columns == [*topics.changes(topic, tokens[0], pre_images=True).columns]
     before = every.count()
     put(topics, rng)
@@ -150,7 +154,7 @@ def test_what_it_refuses(spark: SparkSession, topics: Store) -> None:
     since = topics.snapshot(["people", "plain"]).token()
     topics.topics.create("keyless", schema=PEOPLE)
     for arguments, why in (
-        ({"pre_images": True}, "give sinceToken or sinceTimestamp"),
+        ({"pre_images": True}, "give sinceToken, sinceTimestamp, or startingOffsets=earliest"),
         ({"since": since}, "give preImages=true"),
         (
             {"pre_images": True, "since": since, "latest": True},

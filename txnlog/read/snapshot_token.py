@@ -79,6 +79,15 @@ class SnapshotToken:
         }
         return cls(topics, consistency)
 
+    @classmethod
+    def before_all(cls, views: Iterable[TopicView]) -> SnapshotToken:
+        """The moment at which topics had been made, and had no records yet."""
+        topics = {}
+        for view in views:
+            none = (0,) * len(view.partitions)
+            topics[view.topic] = PinnedOffsets(view.topic, view.topic_id, 0, none, none)
+        return cls(topics, "atomic")
+
     def encode(self) -> str:
         """The text: letters, digits, ``-``, ``_`` and ``.``.
 

@@ -40,7 +40,7 @@ _Since = Annotated[
     typer.Option(
         "--since",
         metavar="MOMENT",
-        help="From where: @TIME, or the token that an earlier call has printed.",
+        help="From where: earliest, @TIME, or the token that an earlier call has printed.",
         show_default=False,
     ),
 ]
@@ -137,7 +137,7 @@ def show_changes(
 
     \b
     Example:
-      txnlog records changes orders --since @-1s
+      txnlog records changes orders --since earliest
       txnlog records changes orders --since @-1s --key alice -o jsonl
     """
     place = parse_target(target)
