@@ -313,8 +313,8 @@ def floors() -> str:
     for room, (row, column) in ROOMS.items():
         picture.box(20 + 270 * column, top(row), 240, 32)
         picture.text(140 + 270 * column, top(row) + 21, f"{room}/", "code bold middle")
-    everywhere = ("clock", "config", "display", "errors", "hooks", "limits", "metric", "names")
-    everywhere += ("schema", "serializers", "time_limits")
+    everywhere = ("arguments", "clock", "config", "display", "errors", "hooks", "limits")
+    everywhere += ("metric", "names", "schema", "serializers", "time_limits")
     for row, modules in (
         (2, "store, producer, consumer, consumer_config, snapshot, scan, schemas, results"),
         (12, ", ".join(everywhere)),

@@ -13,11 +13,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import pyarrow as pa
 
+from txnlog.arguments import names_wrong_arguments
 from txnlog.config import check_whole_number
+from txnlog.display import shorten
 from txnlog.errors import (
     ConcurrentTransactions,
     IllegalState,
@@ -48,9 +50,13 @@ from txnlog.state.membership import Committer
 
 Taken = TypeVar("Taken", list[ConsumerRecord], dict[TopicPartition, list[pa.RecordBatch]])
 
+_MOST_RECORDS: Final = (1 << 31) - 1
+"""Of one poll: as many as Kafka's setting may say."""
+
 _logger = logging.getLogger(__name__)
 
 
+@names_wrong_arguments()
 class Consumer:
     """Reads topics in the order of their offsets, partition by partition.
 
@@ -81,7 +87,9 @@ class Consumer:
             raise InvalidOption(
                 "enable_auto_commit is for a group: give a group_id, or turn it off"
             )
-        check_whole_number(max_poll_records, "max_poll_records", InvalidOption, least=1)
+        check_whole_number(
+            max_poll_records, "max_poll_records", InvalidOption, least=1, most=_MOST_RECORDS
+        )
         self._logs = logs
         self._fetch = fetch
         self._max_poll_records = max_poll_records
@@ -375,7 +383,9 @@ class Consumer:
             raise _ambiguous("poll", unnamed[0], "max_records=...")
         limit = self._max_poll_records
         if max_records is not None:
-            limit = check_whole_number(max_records, "max_records", InvalidOption, least=1)
+            limit = check_whole_number(
+                max_records, "max_records", InvalidOption, least=1, most=_MOST_RECORDS
+            )
         take = partial(self._reading.take_records, limit)
         return self._polled(take, [], _check_timeout(timeout_ms))
 
@@ -724,6 +734,8 @@ class Consumer:
             InvalidOption, OffsetMetadataTooLarge, UnknownTopicOrPartition: see the message.
         """
         group = self._group()
+        if callback is not None and not callable(callback):
+            raise InvalidOption(f"callback must be a function, not {shorten(callback)}")
         group.report(wait=True)
         given = dict(self._positions if offsets is None else offsets)
         self._meter.add("async_commit")

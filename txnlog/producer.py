@@ -15,13 +15,15 @@ from functools import partial
 from itertools import chain
 from typing import Self, TypeVar
 
+from txnlog.arguments import names_wrong_arguments
 from txnlog.config import Acks
-from txnlog.errors import CommitStateUnknown, InvalidTxnState, TxnlogError
+from txnlog.display import shorten
+from txnlog.errors import CommitStateUnknown, InvalidOption, InvalidTxnState, TxnlogError
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import UploadedSegment
 from txnlog.metric import Meter, Metric
-from txnlog.names import TopicPartition
+from txnlog.names import TopicPartition, check_topic
 from txnlog.serializers import Serializers
 from txnlog.state.group import OffsetCommit
 from txnlog.state.transaction import Outcome, Version, check_version
@@ -44,6 +46,7 @@ Placed = dict[TopicPartition, list[range]]
 DecidedT = TypeVar("DecidedT")
 
 
+@names_wrong_arguments("send")
 class Producer:
     """Writes records to topics. Made by :meth:`txnlog.Store.producer`.
 
@@ -366,6 +369,8 @@ class Producer:
             UnknownTopicOrPartition, InvalidRecord, RecordTooLarge: the record was not taken. Nor
                 was it if a serializer raises, whatever it is.
         """
+        if on_delivery is not None and not callable(on_delivery):
+            raise InvalidOption(f"on_delivery must be a function, not {shorten(on_delivery)}")
         if self._serializers is not None:
             key, value = self._serializers(key, value)
         lock = self._lock
@@ -381,6 +386,8 @@ class Producer:
                 future = self._records.send(topic, value, key, partition, timestamp_ms, headers)  # type: ignore[arg-type]
             except BaseException as error:
                 self._fail(error)
+                if isinstance(error, TypeError):
+                    check_topic(topic)
                 raise
             if on_delivery is not None:
                 future.add_done_callback(on_delivery)

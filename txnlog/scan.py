@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog import display
+from txnlog.arguments import names_wrong_arguments
 from txnlog.read.rows import Rows
 from txnlog.read.scanned_ranges import read_each, read_ranges
 from txnlog.read.schema import ScanColumns
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     pass
 
 
+@names_wrong_arguments()
 class Scan(Rows):
     """A pinned range of one topic. Iterating twice gives the same records.
 

@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from txnlog.admin.intent import writes
+from txnlog.arguments import names_wrong_arguments
 from txnlog.clock import Clock
 from txnlog.config import StoreConfig
 from txnlog.errors import (
@@ -141,6 +142,7 @@ class _State:
         return None
 
 
+@names_wrong_arguments()
 class SchemaAdmin:
     """The schemas of a store: :attr:`txnlog.Store.schemas`."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from txnlog import display
+from txnlog.arguments import names_wrong_arguments
 from txnlog.errors import InvalidOption, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from txnlog.read.snapshot_token import SnapshotToken
 
 
+@names_wrong_arguments()
 class Snapshot:
     """Topics as they were at one time. What it shows never changes.
 

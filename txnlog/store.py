@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from txnlog import display, names
 from txnlog.admin.upkeep import Upkeep
+from txnlog.arguments import names_wrong_arguments
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import (
     Acks,
@@ -21,6 +22,7 @@ from txnlog.config import (
     StoreConfig,
     WriterCodec,
     check_store_config,
+    check_whole_number,
 )
 from txnlog.consumer import Consumer
 from txnlog.consumer_config import ConsumerConfig, names_config
@@ -166,6 +168,7 @@ def _read_store_file(storage: Storage) -> StoreFile:
     return envelope.decode(data, DECODER, f"{storage.url}/{names.STORE_FILE}")
 
 
+@names_wrong_arguments()
 class Store:
     """Topics, groups and transactions under one root. Made by :func:`txnlog.open`.
 
@@ -439,6 +442,8 @@ class Store:
             InvalidTransactionalId, InvalidTransactionTimeout, InvalidConfig, InvalidOption: an
                 argument is not valid.
         """
+        if buffer_memory_bytes is not None:
+            check_whole_number(buffer_memory_bytes, "buffer_memory_bytes", InvalidOption, least=1)
         return Producer(
             self._logs,
             WriterSettings(

@@ -96,8 +96,8 @@ INSIDE = {
 }
 """The same for the rooms of a face or a wing, each a folder or a module."""
 VOCABULARY = {
-    *("clock", "config", "display", "errors", "hooks", "limits", "metric", "names", "schema"),
-    *("serializers", "time_limits"),
+    *("arguments", "clock", "config", "display", "errors", "hooks", "limits", "metric", "names"),
+    *("schema", "serializers", "time_limits"),
 }
 """Modules in the root of txnlog/ that users import, and so does everything else."""
 

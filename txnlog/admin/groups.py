@@ -14,7 +14,9 @@ from functools import partial
 from txnlog.admin.found import Found
 from txnlog.admin.intent import writes
 from txnlog.admin.resets import ResetTarget, Target, plan_reset
-from txnlog.errors import GroupIdNotFound, TxnlogError
+from txnlog.arguments import names_wrong_arguments
+from txnlog.config import check_whole_number
+from txnlog.errors import GroupIdNotFound, InvalidOption, TxnlogError
 from txnlog.inspect.describe import describe_group, describe_or_error
 from txnlog.inspect.descriptions import GroupDescription, OffsetReset
 from txnlog.inspect.history import GroupLogEntry, group_history
@@ -29,6 +31,7 @@ from txnlog.storage.base import for_each
 _GROUPS_AT_ONCE = 256
 
 
+@names_wrong_arguments()
 class GroupAdmin:
     """What is done with consumer groups: :attr:`txnlog.Store.groups`."""
 
@@ -79,6 +82,8 @@ class GroupAdmin:
         With ``newest`` only that many of the last ones, and no others are read. Changes nothing.
         Iterating raises GroupIdNotFound if the group has never committed an offset.
         """
+        if newest is not None:
+            check_whole_number(newest, "newest", InvalidOption, least=1)
         storage, clock = self._logs.storage, self._logs.clock
         known_end = 0 if newest is None else self._logs.group(group_id).next_entry
         return Found(partial(group_history, storage, clock, group_id, newest, known_end))

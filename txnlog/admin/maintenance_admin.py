@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from txnlog.admin.intent import writes
+from txnlog.arguments import names_wrong_arguments
 from txnlog.log.open_logs import Logs
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from txnlog.admin.purge_topic import PurgeReport
 
 
+@names_wrong_arguments()
 class MaintenanceAdmin:
     """Steps of :meth:`txnlog.Store.maintain`, one at a time: :attr:`txnlog.Store.maintenance`."""
 

@@ -211,8 +211,8 @@ def read_offsets(path: str | os.PathLike[str], group_id: str) -> dict[TopicParti
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidOption(f"the offsets in {path} cannot be read: {error}") from error
+    except (OSError, ValueError) as error:  # also of a name that no file can have
+        raise InvalidOption(f"the offsets in {path!r} cannot be read: {error}") from error
     offsets: dict[TopicPartition, int] = {}
     for number, row in enumerate(csv.reader(lines), start=1):
         fields = [field.strip() for field in row]

@@ -24,6 +24,7 @@ from txnlog.admin.topic_checks import (
     check_untyped_config,
 )
 from txnlog.admin.trim import trim
+from txnlog.arguments import names_wrong_arguments
 from txnlog.columns.changes import evolve
 from txnlog.columns.checks import make_schema
 from txnlog.columns.constraints import constraints_of
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+@names_wrong_arguments()
 class TopicAdmin:
     """What is done with topics: :attr:`txnlog.Store.topics`."""
 
@@ -293,6 +295,7 @@ class TopicAdmin:
         Args:
             patterns: as in a shell, such as ``ord*``; a topic must match one of them.
         """
+        _matches("", patterns)  # now, not when it is iterated: are they patterns?
         return Found(partial(self._describe_all, patterns))
 
     def _describe_all(self, patterns: Sequence[str]) -> Iterator[TopicDescription | TxnlogError]:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from txnlog.admin.found import Found
 from txnlog.admin.intent import writes
+from txnlog.arguments import names_wrong_arguments
+from txnlog.config import check_whole_number
 from txnlog.errors import (
     CommitStateUnknown,
     CorruptEntry,
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
+@names_wrong_arguments()
 class TransactionAdmin:
     """What is done with transactions: :attr:`txnlog.Store.transactions`."""
 
@@ -74,6 +77,8 @@ class TransactionAdmin:
 
         A damaged id is an error, whatever states were asked for.
         """
+        if older_than_ms is not None:
+            check_whole_number(older_than_ms, "older_than_ms", InvalidOption, least=0)
         return Found(partial(self._list, _statuses(states), older_than_ms))
 
     def _list(
@@ -111,6 +116,8 @@ class TransactionAdmin:
         With ``newest`` only that many of the last ones, and no others are read. Changes nothing.
         Iterating raises TransactionalIdNotFound if there is no such id.
         """
+        if newest is not None:
+            check_whole_number(newest, "newest", InvalidOption, least=1)
         storage, clock = self._logs.storage, self._logs.clock
         return Found(partial(transaction_history, storage, clock, transactional_id, newest))
 

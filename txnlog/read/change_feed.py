@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from txnlog import display
+from txnlog.arguments import names_wrong_arguments
 from txnlog.read.changed_ranges import ChangedRanges
 from txnlog.read.changed_rows import ChangeColumns, read_changes
 from txnlog.read.rows import Rows
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from txnlog.read.row_filter import RowFilter
 
 
+@names_wrong_arguments()
 class ChangeFeed(Rows):
     """The changes of one topic's rows between two moments; made by ``Store.changes``.
 

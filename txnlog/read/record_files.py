@@ -14,6 +14,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txnlog.display import shorten
 from txnlog.errors import InvalidOption, StorageError
 from txnlog.segments.records import HEADERS_TYPE, joined_batches
 
@@ -52,7 +53,13 @@ def write_file(
     """See :meth:`txnlog.Scan.to_file`."""
     target = Path(path)
     chosen = check_file_format(target, file_format)
-    if target.exists():
+    try:
+        os.lstat(target)
+    except OSError:
+        pass  # if it is not that nothing is there, it is said when the file is made
+    except ValueError as error:
+        raise InvalidOption(f"{shorten(str(path))} is no name for a file: {error}") from error
+    else:
         raise StorageError(f"{target} exists already; nothing is overwritten: choose another name")
     with _publish(target) as file:
         return write_stream(

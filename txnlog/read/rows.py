@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from txnlog.errors import require_package
+from txnlog.arguments import names_wrong_arguments
+from txnlog.display import shorten
+from txnlog.errors import InvalidOption, require_package
 
 if TYPE_CHECKING:
     import duckdb
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+@names_wrong_arguments()
 class Rows(ABC):
     """Rows that are read as Arrow when they are asked for: a scan, or a feed of changes."""
 
@@ -101,12 +104,15 @@ class Rows(ABC):
             connection: the DuckDB connection to use; None: DuckDB's default one.
 
         Raises:
-            InvalidOption: DuckDB is not installed.
+            InvalidOption: DuckDB is not installed, or the connection is something else.
         """
         require_package("duckdb", "duckdb", "to_duckdb()")
         import duckdb
 
-        return (connection or duckdb.default_connection()).from_arrow(self.to_arrow())
+        connection = duckdb.default_connection() if connection is None else connection
+        if not isinstance(connection, duckdb.DuckDBPyConnection):
+            raise InvalidOption(f"to_duckdb() needs a DuckDB connection, not {shorten(connection)}")
+        return connection.from_arrow(self.to_arrow())
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The batches as an Arrow reader, for anything that streams."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -112,7 +112,7 @@ class KeyCheck:
 
 def check_headers(headers: Headers | None) -> list[tuple[str, bytes | None]]:
     checked = []
-    if isinstance(headers, str | bytes | dict):
+    if isinstance(headers, str | bytes | dict) or not isinstance(headers or (), Iterable):
         raise InvalidRecord(f"headers must be a list of pairs, not {headers!r:.60}")
     for header in headers or ():
         if not (isinstance(header, tuple) and len(header) == 2 and isinstance(header[0], str)):
