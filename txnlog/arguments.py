@@ -17,6 +17,7 @@ from typing import (
     Any,
     Final,
     Literal,
+    ParamSpec,
     TypeVar,
     Union,
     get_args,
@@ -25,10 +26,11 @@ from typing import (
 )
 
 from txnlog.config import is_whole_number
-from txnlog.display import shorten
 from txnlog.errors import InvalidOption
 
 _Class = TypeVar("_Class", bound=type)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _COMPLAINTS: Final = (TypeError, AttributeError, ValueError, OverflowError)
 
 
@@ -45,22 +47,24 @@ def names_wrong_arguments(*without: str) -> Callable[[_Class], _Class]:
     def wrap(cls: _Class) -> _Class:
         for name, method in [*vars(cls).items()]:
             if not name.startswith("_") and name not in without and inspect.isfunction(method):
-                setattr(cls, name, _naming(method))
+                setattr(cls, name, naming_wrong_arguments(method))
         return cls
 
     return wrap
 
 
-def _naming(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the method takes
+def naming_wrong_arguments(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Make a function raise InvalidOption as :func:`names_wrong_arguments` says."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         try:
-            result = method(*args, **kwargs)
+            result = function(*args, **kwargs)
         except _COMPLAINTS as error:
-            _raise_if_wrong(method, args, kwargs, error)
+            _raise_if_wrong(function, args, kwargs, error)
             raise
         if isinstance(result, types.GeneratorType):
-            return _each(result, method, args, kwargs)
+            return _each(result, function, args, kwargs)  # type: ignore[return-value]
         return result
 
     return call
@@ -99,7 +103,7 @@ def _raise_if_wrong(
             if not _fits(value, expected):
                 raise InvalidOption(
                     f"{method.__qualname__}(): argument {name} must be {parameter.annotation}, "
-                    f"not {shorten(value)}"
+                    f"not {_kind(value)}"
                 ) from error
 
 
@@ -118,6 +122,22 @@ class _Names(dict[str, Any]):
             return get_type_hints(of_it, {}, self)["it"]
         except (TypeError, AttributeError):  # what stands for all has no parts and no parameters
             return Any
+
+
+def _kind(value: object) -> str:
+    """A value's type, with those inside it; never what it is, which may be a secret."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return repr(value)
+    name = type(value).__name__
+    if isinstance(value, Mapping):
+        return f"{name}[{_kinds(value.keys())}, {_kinds(value.values())}]"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return f"{name}[{_kinds(value)}]"
+    return name
+
+
+def _kinds(values: Iterable[object]) -> str:
+    return " | ".join(dict.fromkeys(type(value).__name__ for value in values))
 
 
 def _fits(value: object, expected: Any) -> bool:  # noqa: ANN401 - a type in any form

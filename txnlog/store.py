@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from txnlog import display, names
 from txnlog.admin.upkeep import Upkeep
-from txnlog.arguments import names_wrong_arguments
+from txnlog.arguments import names_wrong_arguments, naming_wrong_arguments
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import (
     Acks,
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from txnlog.schemas import SchemaAdmin
 
 
+@naming_wrong_arguments
 def open_store(
     url: str | os.PathLike[str],
     *,

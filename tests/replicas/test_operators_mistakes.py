@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.support.replication.replica_folders import (
     values,
     write,
 )
+from tests.support.wrong_values import call_wrongly
 from txnlog.errors import (
     CorruptEntry,
     InvalidOption,
@@ -26,10 +28,60 @@ from txnlog.errors import (
     StoreExists,
     TxnlogError,
 )
-from txnlog.replication import Replicas, open_replicas, openers, root_names
+from txnlog.replication import (
+    Replicas,
+    open_replicas,
+    openers,
+    recover_controller,
+    root_names,
+)
 from txnlog.replication.roots.members import put_mark
 from txnlog.storage.adapters.memory import MemoryStorage
 from txnlog.storage.counting import CountingStorage
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        (Replicas.add, {"url": "new", "rack": None, "dry_run": True}),
+        (Replicas.alter, {"config": {"replica.lag.time.max.ms": 5000}, "dry_run": True}),
+        (Replicas.describe, {"with_lag": True}),
+        (Replicas.elect, {"root": None, "unclean": False, "dry_run": True}),
+        (Replicas.forget, {"member": "b-0", "lost": False, "dry_run": True}),
+        (Replicas.move_controller, {"url": "to", "storage_options": None, "dry_run": True}),
+        (Replicas.reassign, {"topics": ["t"], "dry_run": True}),
+        (Replicas.remove, {"root": "b", "force": False, "dry_run": True}),
+        (Replicas.verify, {"with_contents": False, "repair": False}),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_wrong_argument_is_an_error_of_our_own(
+    method: Callable[..., object],
+    arguments: Mapping[str, object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    replicas = Replicas(make_written(tmp_path, "x"))
+
+    def call(**given: object) -> None:
+        found = method(replicas, **given)
+        if isinstance(found, Iterator):
+            list(found)
+
+    call_wrongly(call, arguments)
+
+
+def test_wrong_arguments_where_stores_are_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_written(tmp_path, "x")
+    options = {"storage_options": None}
+    call_wrongly(txnlog.open, {"url": "a", "create": False, "config": None, **options})
+    call_wrongly(open_replicas, {"urls": ["a"], "controller": None, "config": None, **options})
+    recovered = {"root": "a", "controller": "control", "lost": (), "dry_run": True, **options}
+    call_wrongly(recover_controller, recovered)
 
 
 def test_a_root_that_is_taken_is_found_before_any_is_marked(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_a_missing_store_says_how_to_make_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"url": None}, "a store's path must be a non-empty string, not None"),
+        ({"url": None}, "a path or URL must be a non-empty string, not None"),
         ({"url": "memory://x", "storage_options": "key=S3CRET"}, "by name, not str$"),
     ],
 )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import inspect
-import math
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,37 +11,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.support.wrong_values import call_wrongly, no_function
 from txnlog import ChangeFeed, Consumer, Producer, Scan, Snapshot, Store, TopicPartition
 from txnlog.admin.found import Found
 from txnlog.admin.groups import GroupAdmin
+from txnlog.admin.kafka import KafkaAdmin
 from txnlog.admin.maintenance_admin import MaintenanceAdmin
 from txnlog.admin.topics import TopicAdmin
 from txnlog.admin.transactions import TransactionAdmin
 from txnlog.arguments import names_wrong_arguments
-from txnlog.errors import InvalidOption, TxnlogError
+from txnlog.errors import InvalidOption
 from txnlog.schemas import SchemaAdmin
 from txnlog.store import attach
 from txnlog.testing import HeapStorage, VirtualClock
 
 WHERE = TopicPartition("t", 0)
 ROWS = pa.schema([("id", pa.int64()), ("v", pa.string())])
-
-
-def no_function(*_: object) -> None:
-    """A function that takes anything."""
-
-
-def wrong() -> list[object]:
-    """Values of many types, made anew: an iterator can be used once."""
-    return [
-        *(None, True, -1, 0, 5, 1 << 70, 1.5, math.nan),
-        *("", "x", "x" * 300, "a\0b", "half \ud800", b"x", no_function, object()),
-        *([], ["t"], [None], [["t"]], (), ("t", 0), set(), range(3)),
-        *({}, {"t": 1}, {5: 5}, {None: None}, {WHERE: "x"}, {WHERE: None}, {WHERE: 1 << 70}),
-        *(WHERE, TopicPartition("t", 9), TopicPartition(5, "x")),  # type: ignore[arg-type]
-        dt.datetime(1, 1, 1),  # noqa: DTZ001 - wrong for that
-        *(dt.timedelta(1), pa.schema([]), pa.table({}), pa.array([1])),
-    ]
 
 
 PRODUCER = {
@@ -88,6 +72,8 @@ ABORT = {"number": 1, "force": False, "dry_run": True}
 CREATE = {**ALTER, "replication_factor": None}
 RESET = {"group_id": "g", "topics": ["t"], "metadata": "", "force": False, "dry_run": True}
 EXAMINE = {"with_contents": False, "orphan_age_ms": None}
+FILES = {"storage_options": None, "progress": None}
+EXPORT = {"keep_offsets": False, "compression_type": None, **FILES}
 CHANGES = {"until": None, "columns": None, "filter": None}
 
 Call = tuple[Callable[..., Any], Mapping[str, object]]
@@ -137,6 +123,9 @@ CALLS: list[Call] = [
     (MaintenanceAdmin.compact, {"topic": "c", "dry_run": True, "max_memory_bytes": None}),
     (MaintenanceAdmin.merge, {"topic": "t", "dry_run": True}),
     (MaintenanceAdmin.purge, {"topic": "p", "keys": [{"id": 1}], "dry_run": True}),
+    (KafkaAdmin.export_topic, {"topic": "t", "directory": "new", "magic": 2, **EXPORT}),
+    (KafkaAdmin.import_topic, {"topic": "c", "log_dirs": ["old/t-0"], "skip_corrupt": False}),
+    (KafkaAdmin.import_topic, {"topic": "c", "log_dirs": ["old/t-0"], **FILES}),
     (SchemaAdmin.add, SCHEMA),
     (SchemaAdmin.by_id, {"schema_id": 1}),
     (SchemaAdmin.check, SCHEMA),
@@ -189,7 +178,7 @@ CALLS: list[Call] = [
     (Scan.to_file, {"path": "new.csv", "escape_formulas": False, "progress": no_function}),
 ]
 CLASSES = (
-    *(Store, TopicAdmin, GroupAdmin, TransactionAdmin, MaintenanceAdmin, SchemaAdmin),
+    *(Store, TopicAdmin, GroupAdmin, TransactionAdmin, MaintenanceAdmin, SchemaAdmin, KafkaAdmin),
     *(Snapshot, Producer, Consumer, Scan, ChangeFeed),
 )
 
@@ -236,6 +225,7 @@ class World:
             "GroupAdmin": lambda: store.groups,
             "TransactionAdmin": lambda: store.transactions,
             "MaintenanceAdmin": lambda: store.maintenance,
+            "KafkaAdmin": lambda: store.kafka,
             "SchemaAdmin": lambda: store.schemas,
             "Snapshot": lambda: store.snapshot(["t", "p"]),
         }
@@ -287,19 +277,16 @@ def test_a_wrong_argument_is_an_error_of_our_own(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "offsets.csv").write_text("t,0,0\n")
+    World().store.kafka.export_topic("t", str(tmp_path / "old"))
     use(World(), method, arguments)  # as it stands it is right
     world = World()
-    for name in arguments:
-        for value in wrong():
-            (tmp_path / "new.csv").unlink(missing_ok=True)
-            try:
-                use(world, method, {**arguments, name: value})
-            except TxnlogError:
-                pass
-            except Exception as error:
-                error.add_note(f"{name}={value!r:.200}")
-                raise
-    use(World(), method, arguments)
+
+    def call(**given: object) -> None:
+        (tmp_path / "new.csv").unlink(missing_ok=True)
+        shutil.rmtree(tmp_path / "new", ignore_errors=True)
+        use(world, method, given)
+
+    call_wrongly(call, arguments)
 
 
 def test_the_table_is_of_all_methods() -> None:
@@ -347,7 +334,7 @@ def test_a_fault_of_our_own_stays_what_it_is() -> None:
         with pytest.raises(InvalidOption, match=rf"Example\.fails\(\): {wrong_one}"):
             example.fails(number, texts)
     assert [*example.each(3)] == [0, 1, 2]
-    with pytest.raises(InvalidOption, match=r"each\(\): argument number must be int, not 'x'"):
+    with pytest.raises(InvalidOption, match=r"each\(\): argument number must be int, not str"):
         [*example.each("x")]  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="concatenate"):
         example.often("x")  # type: ignore[arg-type]

@@ -567,7 +567,7 @@ def test_a_place_that_is_neither_url_nor_path(
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
-    with pytest.raises(InvalidOption, match=r"two slashes|a URL or a folder"):
+    with pytest.raises(InvalidOption, match=r"two slashes|a path or URL must"):
         store.tables.publish_delta("f", place)
     assert [*work.iterdir()] == []
     assert store.tables.publish_delta("f", work / "t").url == str(work / "t")

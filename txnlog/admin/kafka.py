@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from txnlog.admin.intent import writes
+from txnlog.arguments import names_wrong_arguments
+from txnlog.kafka.progress import Progress
 from txnlog.log.open_logs import Logs
 
 if TYPE_CHECKING:
     from txnlog.kafka.export_log_dirs import KafkaExport
     from txnlog.kafka.import_log_dirs import KafkaImport
-    from txnlog.kafka.progress import Progress
 
 
+@names_wrong_arguments()
 class KafkaAdmin:
     """Topics from and to a broker's files: :attr:`txnlog.Store.kafka`."""
 

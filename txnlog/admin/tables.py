@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from txnlog.arguments import names_wrong_arguments
 from txnlog.errors import require_package
 from txnlog.log.open_logs import Logs
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from txnlog.tables.publication import TablePublication
 
 
+@names_wrong_arguments()
 class TableAdmin:
     """Topics as tables: :attr:`txnlog.Store.tables`."""
 

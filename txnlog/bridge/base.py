@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from txnlog.arguments import names_wrong_arguments
 from txnlog.bridge.client import Cluster
 from txnlog.clock import Clock
 from txnlog.config import check_whole_number
@@ -45,6 +46,7 @@ class BridgeCommit:
     lag: int
 
 
+@names_wrong_arguments()
 class Bridge(ABC):
     """Copies topics between a store and topics of the same names of a Kafka cluster.
 

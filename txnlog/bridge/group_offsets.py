@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
+from txnlog.arguments import naming_wrong_arguments
 from txnlog.bridge import client
 from txnlog.bridge.base import check_bridge_name
 from txnlog.bridge.client import Cluster, failure, reported
@@ -48,6 +49,7 @@ class TranslatedOffset:
     after: int
 
 
+@naming_wrong_arguments
 def translate_offsets(
     store: Store,
     servers: str,

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 
 from txnlog import names
+from txnlog.arguments import names_wrong_arguments, naming_wrong_arguments
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import Setting, StoreConfig
 from txnlog.errors import (
@@ -56,6 +57,7 @@ from txnlog.store import Store, attach
 _logger = logging.getLogger(__name__)
 
 
+@naming_wrong_arguments
 def open_replicas(
     urls: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
@@ -102,6 +104,7 @@ def open_replicas(
     return Replicas(Logs(found, StoreConfig.of({}), clock))
 
 
+@naming_wrong_arguments
 def recover_controller(
     root: str | os.PathLike[str],
     controller: str | os.PathLike[str],
@@ -139,6 +142,7 @@ def recover_controller(
     return recover(root, controller, storage_options, clock, lost=lost, dry_run=dry_run)
 
 
+@names_wrong_arguments()
 class Replicas:
     """The roots of a replicated store, for operators.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from txnlog.arguments import names_wrong_arguments
 from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.log.open_logs import Logs
 from txnlog.replication.standby import promotion
@@ -13,6 +14,7 @@ from txnlog.replication.standby.standby_storage import find_shown
 from txnlog.store import Store
 
 
+@names_wrong_arguments()
 class Standby:
     """A copy that follows a store, opened as one itself. :class:`Follower` makes and updates it.
 

@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 _CHAIN = re.compile(r"[^/:]+::")
+_HALVES = re.compile("[\ud800-\udfff]")
 _SCHEME = re.compile(r"([^/:]+):(//)|([A-Za-z][A-Za-z0-9+.-]+):")
 """Whatever stands before ``://`` is meant to be a protocol, as in ``arrow_hdfs://``."""
 
@@ -46,10 +47,12 @@ def check_location(url: object, storage_options: object) -> str:
     """The path or URL as a string. Raises InvalidOption if it, or an option, has a wrong type."""
     location: object = os.fspath(url) if isinstance(url, os.PathLike) else url
     if not isinstance(location, str) or not location.strip():
-        raise InvalidOption(f"a store's path must be a non-empty string, not {location!r}")
-    if "\0" in location:
-        raise InvalidOption("a store's path must not contain NUL")
-    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise InvalidOption(f"a path or URL must be a non-empty string, not {location!r:.100}")
+    if "\0" in location or _HALVES.search(location):
+        raise InvalidOption("a path or URL must not contain NUL, or half of a character")
+    if storage_options is not None and not (
+        isinstance(storage_options, Mapping) and all(isinstance(n, str) for n in storage_options)
+    ):
         given = type(storage_options).__name__  # not its value, which may be a secret
         raise InvalidOption(f"storage_options must be a dict of options by name, not {given}")
     return location

@@ -32,6 +32,7 @@ from txnlog.errors import InvalidOption, InvalidSchema
 from txnlog.log.open_logs import Logs
 from txnlog.schema import PARTITION
 from txnlog.segments.schema_columns import id_of
+from txnlog.storage import check_location
 from txnlog.storage.failure_messages import secrets_of
 from txnlog.tables.columns import found_by_name, shows_as_it_is
 from txnlog.tables.failures import Conflict, reported, until_nobody_interferes
@@ -83,9 +84,7 @@ def publish_delta(
 
 def _place(given: object) -> str:
     """A URL, or the whole path of a folder. Raises InvalidOption: it is neither."""
-    url = os.fspath(given) if isinstance(given, os.PathLike) else given
-    if not isinstance(url, str) or not url:
-        raise InvalidOption(f"a Delta table has a URL or a folder, which {given!r:.100} is not")
+    url = check_location(given, None)
     if "://" in url:
         return url
     if _SCHEME.match(url):

@@ -89,7 +89,7 @@ def named_catalog(name: str) -> Catalog:
 def publish_iceberg(
     logs: Logs,
     topic: str,
-    catalog: Catalog,
+    catalog: object,
     name: str,
     location: str | None,
     *,
@@ -99,6 +99,11 @@ def publish_iceberg(
 
     ``dry_run``: only count the files.
     """
+    if not isinstance(catalog, Catalog):
+        kind = type(catalog).__name__
+        raise InvalidOption(
+            f"the catalog must be one of pyiceberg.catalog.load_catalog, not {kind}"
+        )
     secrets = secrets_of(catalog.properties)
 
     def attempt() -> TablePublication:

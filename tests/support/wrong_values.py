@@ -1,0 +1,47 @@
+"""Values that are wrong for most arguments, and calls with each of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable, Mapping
+
+import pyarrow as pa
+
+from txnlog import TopicPartition
+from txnlog.errors import TxnlogError
+
+_WHERE = TopicPartition("t", 0)
+
+
+def no_function(*_: object) -> None:
+    """A function that takes anything."""
+
+
+def _wrong() -> list[object]:
+    """Values of many types."""
+    return [
+        *(None, True, -1, 0, 5, 1 << 70, 1.5, math.nan),
+        *("", "x", "x" * 300, "a\0b", "half \ud800", b"x", no_function, object()),
+        *([], ["t"], [None], [["t"]], (), ("t", 0), set(), range(3)),
+        *({}, {"t": 1}, {5: 5}, {None: None}, {_WHERE: "x"}, {_WHERE: None}, {_WHERE: 1 << 70}),
+        *(_WHERE, TopicPartition("t", 9), TopicPartition(5, "x")),  # type: ignore[arg-type]
+        dt.datetime(1, 1, 1),  # noqa: DTZ001 - wrong for that
+        *(dt.timedelta(1), pa.schema([]), pa.table({}), pa.array([1])),
+    ]
+
+
+def call_wrongly(call: Callable[..., object], arguments: Mapping[str, object]) -> None:
+    """Call with each argument replaced by each wrong value: it succeeds, or the error is our own.
+
+    ``arguments`` are right.
+    """
+    for name in arguments:
+        for value in _wrong():
+            try:
+                call(**{**arguments, name: value})
+            except TxnlogError:
+                pass
+            except Exception as error:
+                error.add_note(f"{name}={value!r:.200}")
+                raise
