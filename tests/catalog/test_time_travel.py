@@ -453,6 +453,46 @@ def test_what_no_server_has_put_is_passed_over(
         assert other.check_same("f") == 4
 
 
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({"properties": {"py-io-impl": "evil.Module", "s3.endpoint": "http://elsewhere"}}, True),
+        ({"location": "s3://elsewhere/t"}, True),
+        ({"statistics": [{"snapshot-id": 1, "statistics-path": "s3://elsewhere/t"}]}, True),
+        ({"refs": {"main": {"snapshot-id": 1, "type": "branch"}}}, True),
+        ({"format-version": 7}, True),
+        ({"current-snapshot-id": "x"}, True),
+        ({"padding": "x" * 50}, True),
+        ({"last-updated-ms": "x"}, False),
+        ({"schemas": [{"type": "struct", "schema-id": 0, "fields": [{"id": "x"}]}]}, False),
+        ({"schemas": [{"type": "struct", "schema-id": 0, "fields": [], "x": 1}]}, False),
+    ],
+    ids=str,
+)
+def test_stored_metadata_is_not_served(
+    store: Store, catalog: Served, change: dict[str, object], *, kept: bool
+) -> None:
+    """A client would act on it: load a module, or send its requests elsewhere."""
+    send(store, 0)
+    ids(catalog)
+    send(store, 1)
+    ids(catalog)
+    path = max((Path(store.url) / "tables").rglob("*.metadata.json"))
+    right = json.loads(path.read_text())
+    path.write_text(json.dumps(right | change, separators=(",", ":")))
+    with served(again(store)) as other:
+        found = metadata(other)
+        listed = len(found["snapshots"])
+        assert listed == (2 if kept else 1)
+        right["last-updated-ms"] = found["last-updated-ms"]
+        if kept:
+            assert found == right
+        assert found["properties"] == right["properties"]
+        assert other.check_same("f") == 2
+        send(store, 2)
+        assert len(ids(other)) == listed + 1
+
+
 class _Asked(LocalStorage):
     """Keeps the names of metadata that was asked for or put."""
 

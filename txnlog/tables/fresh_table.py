@@ -39,8 +39,9 @@ from txnlog.tables.iceberg_manifests import (
 from txnlog.tables.iceberg_properties import END_OFFSETS, KEEP_FILES, SHOWN_AT, TOPIC_ID
 from txnlog.tables.latest_view import first_row_id, has_view, numbers_rows, view_metadata
 from txnlog.tables.pinned_topic import PinnedTopic
+from txnlog.tables.put_table import NumberedSchema, PutSnapshot, PutTable
 from txnlog.tables.table_files import iceberg_url
-from txnlog.tables.table_history import NumberedSchema, PutSnapshot, PutTable, TableHistory
+from txnlog.tables.table_history import TableHistory
 
 _MOST_TABLES = 64
 _ATTEMPTS = 10
@@ -189,14 +190,21 @@ def _put(
         _summary(topic, manifests, now_ms),
     )
     columns = NumberedSchema.of(fields)
-    if not history.shows(snapshot, columns, has_rows=bool(manifests)):
+
+    def metadata(table: PutTable) -> bytes:
+        return msgspec.json.encode(_metadata(topic, schema, columns, folder, table))
+
+    # What lies in the store is anybody's: it is shown only if it is what would be put now.
+    if not (
+        history.shows(snapshot, columns, has_rows=bool(manifests))
+        and history.newest_data == metadata(history.table)
+    ):
         version: Format = 3 if numbers_rows(topic) else 2
         folder.put_all(list_name, manifest_list(snapshot.snapshot_id, manifests, version))
         table = history.extended(
             snapshot, columns, now_ms, _kept_ms(topic), has_rows=bool(manifests)
         )
-        data = msgspec.json.encode(_metadata(topic, schema, columns, folder, table, now_ms))
-        if not history.put(data, table):
+        if not history.put(metadata(table), table):
             return None
     history.shown_at_ms = now_ms
     data = history.newest_data
@@ -215,7 +223,6 @@ def _metadata(
     columns: NumberedSchema,
     folder: DayFolder,
     table: PutTable,
-    now_ms: int,
 ) -> dict[str, Any]:
     snapshots = table.snapshots
     current = snapshots[-1].snapshot_id if snapshots else _NO_SNAPSHOT
@@ -227,7 +234,7 @@ def _metadata(
         "last-sequence-number": max(
             [topic.view.next_entry, *(one.sequence_number for one in snapshots[-1:])]
         ),
-        "last-updated-ms": max([now_ms, *(one.timestamp_ms for one in snapshots[-1:])]),
+        "last-updated-ms": table.last_updated_ms,
         "last-column-id": schema.highest_field_id,
         "schemas": table.schemas,
         "current-schema-id": columns.number,

@@ -14,7 +14,7 @@ from typing import Any, Final
 from txnlog.schema import TIMESTAMP
 from txnlog.tables.iceberg_columns import TOMBSTONE
 from txnlog.tables.pinned_topic import PinnedTopic
-from txnlog.tables.table_history import NumberedSchema
+from txnlog.tables.put_table import NumberedSchema
 
 ROWS_EACH: Final = 1 << 46
 """The numbers of a partition: with those of MAX_PARTITIONS they are below 2**63."""

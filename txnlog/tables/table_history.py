@@ -17,75 +17,30 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated
-from zlib import crc32
 
 import msgspec
-from msgspec import Meta
 
 from txnlog.errors import ObjectNotFound
-from txnlog.limits import ColumnId, Counter, LongName, Name, TimeMs
 from txnlog.log.open_logs import Logs
 from txnlog.names import TABLES
 from txnlog.tables.day_folder import DayFolder, metadata_name
-from txnlog.tables.iceberg_properties import SHOWN_AT
+from txnlog.tables.put_table import (
+    MOST_METADATA_BYTES,
+    MOST_SNAPSHOTS,
+    NumberedSchema,
+    PutSnapshot,
+    PutTable,
+    decode_table,
+)
 
-MOST_SNAPSHOTS = 100
-"""Of one answer: each is sent to every client, and put with the next one."""
 _MOST_BYTES = 256 << 10
 """Of all earlier ones: the summaries of topics with many partitions are long."""
 _AHEAD_MS = 3_600_000
 """A time so far ahead was a server's wrong clock."""
 
+_NOTHING = PutTable((), (), 0)
+
 _logger = logging.getLogger(__name__)
-
-
-class PutSnapshot(msgspec.Struct, frozen=True, rename="kebab"):
-    """A snapshot as Iceberg's metadata has it."""
-
-    snapshot_id: Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
-    sequence_number: Counter
-    timestamp_ms: TimeMs
-    manifest_list: LongName
-    schema_id: ColumnId
-    summary: Annotated[dict[Name, Annotated[str, Meta(max_length=16 << 20)]], Meta(max_length=100)]
-
-    @property
-    def shown_at_ms(self) -> int:
-        """When it was shown first, as far as it says so."""
-        said = self.summary.get(SHOWN_AT, "")
-        return int(said) if re.fullmatch("[0-9]{1,15}", said) else self.timestamp_ms
-
-
-class _PutSchema(msgspec.Struct, frozen=True, rename="kebab"):
-    schema_id: ColumnId
-
-
-class PutTable(msgspec.Struct, frozen=True, rename="kebab"):
-    """A table's metadata, as far as a later one takes it over."""
-
-    snapshots: Annotated[tuple[PutSnapshot, ...], Meta(max_length=MOST_SNAPSHOTS)]
-    schemas: Annotated[tuple[msgspec.Raw, ...], Meta(max_length=MOST_SNAPSHOTS + 1)]
-
-
-_TABLE_DECODER = msgspec.json.Decoder(PutTable)
-_SCHEMA_DECODER = msgspec.json.Decoder(_PutSchema)
-
-
-@dataclass(frozen=True, slots=True)
-class NumberedSchema:
-    """A schema in Iceberg's JSON, with the number that its content decides."""
-
-    number: int
-    data: msgspec.Raw
-
-    @classmethod
-    def of(cls, fields: Mapping[str, object]) -> NumberedSchema:
-        """From what JSON has, whatever number that has."""
-        plain = {name: value for name, value in fields.items() if name != "schema-id"}
-        number = crc32(msgspec.json.encode(plain)) >> 1
-        return cls(number, msgspec.Raw(msgspec.json.encode({**plain, "schema-id": number})))
 
 
 class TableHistory:
@@ -105,6 +60,8 @@ class TableHistory:
         """The newest metadata of the day; nothing if there is none that could be read."""
         self.shown_at_ms = 0
         """When the newest metadata was shown last, as far as is known."""
+        self.table = _NOTHING
+        """What ``newest_data`` says, as far as it is taken over."""
         self._snapshots: Sequence[PutSnapshot] = ()
         self._schemas: Mapping[int, msgspec.Raw] = {}
         if self._number:
@@ -170,7 +127,8 @@ class TableHistory:
             listed.append(newest)
         others = sorted({one.schema_id for one in listed} - {columns.number})
         schemas = (*(self._schemas[one] for one in others), columns.data)
-        return PutTable(tuple(listed), schemas)
+        updated_ms = max([now_ms, *(one.timestamp_ms for one in listed[-1:])])
+        return PutTable(tuple(listed), schemas, updated_ms)
 
     def _listed(self, now_ms: int, kept_ms: int) -> list[PutSnapshot]:
         """The last ones in a row, all of whose files are kept; not all if they are many."""
@@ -225,13 +183,15 @@ class TableHistory:
 
     def _read(self, path: str) -> bytes:
         """Metadata that a server has put; empty if it tells nothing."""
-        self._snapshots, self._schemas = (), {}
+        self.table, self._snapshots, self._schemas = _NOTHING, (), {}
         try:
+            if self._storage.size(path) > MOST_METADATA_BYTES:
+                raise msgspec.ValidationError("it is too large")
             data = self._storage.get(path)
-            self._take(_TABLE_DECODER.decode(data))
+            self._take(decode_table(data))
         except ObjectNotFound:
             return b""
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except msgspec.MsgspecError as error:
             _logger.warning("%s is passed over, with its snapshots: %s", path, error)
             return b""
         return data
@@ -239,14 +199,14 @@ class TableHistory:
     def _take(self, table: PutTable) -> None:
         """Raises ValidationError if it is not one that a server of this store has put."""
         found = table.snapshots
-        schemas = {_schema_id(one): one for one in table.schemas}
+        schemas = table.schemas_by_number()
         is_sound = all(
             one.schema_id in schemas and self._list_names.fullmatch(one.manifest_list)
             for one in found
         )
         if not is_sound or not all(map(_follows, found, found[1:])):
             raise msgspec.ValidationError("no server of this store has put it")
-        self._snapshots, self._schemas = found, schemas
+        self.table, self._snapshots, self._schemas = table, found, schemas
         self.shown_at_ms = found[-1].shown_at_ms if found else 0
 
 
@@ -254,10 +214,3 @@ def _follows(before: PutSnapshot, after: PutSnapshot) -> bool:
     return (
         before.timestamp_ms < after.timestamp_ms and before.sequence_number < after.sequence_number
     )
-
-
-def _schema_id(schema: msgspec.Raw) -> int:
-    try:
-        return _SCHEMA_DECODER.decode(schema).schema_id
-    except RecursionError as error:
-        raise msgspec.DecodeError("a schema is too deep") from error
