@@ -53,6 +53,18 @@ def count_leaves(kind: pa.DataType) -> int:
     return sum(count_leaves(kind.field(number).type) for number in range(kind.num_fields))
 
 
+def leaves_of(schema: pa.Schema) -> dict[str, list[int]]:
+    """By column name, the numbers of its Parquet columns.
+
+    By number: a name may have dots, as paths to nested columns do.
+    """
+    counts = [count_leaves(field.type) for field in schema]
+    numbers = iter(range(sum(counts)))
+    return {
+        name: [*islice(numbers, count)] for name, count in zip(schema.names, counts, strict=True)
+    }
+
+
 def first_chunk(size_bytes: int) -> range:
     """The bytes of a file that are read first: all of them, or its end."""
     if size_bytes <= WHOLE_BYTES:
@@ -194,16 +206,8 @@ class ParquetSegment:
 
     @cached_property
     def leaves(self) -> dict[str, list[int]]:
-        """By column name, the numbers of its Parquet columns.
-
-        By number: a name may have dots, as paths to nested columns do.
-        """
-        counts = [count_leaves(field.type) for field in self.schema]
-        numbers = iter(range(sum(counts)))
-        return {
-            name: [*islice(numbers, count)]
-            for name, count in zip(self.schema.names, counts, strict=True)
-        }
+        """By column name, the numbers of its Parquet columns."""
+        return leaves_of(self.schema)
 
     def column_bytes(self, group: RowGroup, columns: Columns) -> int:
         """About how many bytes these columns take in a row group, decompressed."""

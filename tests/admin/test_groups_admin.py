@@ -165,15 +165,25 @@ def test_the_partitions_of_a_reset(store: Store, clock: VirtualClock) -> None:
     assert [record.offset for record in consumer][:3] == [0, 1, 2]
 
 
-def test_a_reset_leaves_out_partitions_that_a_recreated_topic_lacks(store: Store) -> None:
-    """Partitions with a group's offset that the topic lacks are skipped; named ones refused."""
-    commit(store, {A0: 4, A1: 10, B0: 2})
-    store.topics.delete("a")
-    store.topics.create("a")
-    plan = store.groups.reset_offsets("g", to="earliest", dry_run=True)
-    assert [(at.topic, at.partition) for at in plan] == [("a", 0), ("b", 0)]
-    with pytest.raises(UnknownTopicOrPartition, match="no partition 1"):
-        store.groups.reset_offsets("g", [A1], to="earliest")
+def test_a_reset_of_all_leaves_out_a_topic_that_was_made_anew(store: Store) -> None:
+    """The group has no offsets for it, though for one of its name."""
+    store.topics.create("again")
+    for topic in ("a", "again"):
+        with store.producer() as producer:
+            producer.send(topic, b"x", partition=0)
+        with store.consumer(topic, group_id="both", auto_offset_reset="earliest") as consumer:
+            consumer.poll()
+            consumer.commit()
+    store.topics.delete("again")
+    store.topics.create("again")
+    with store.producer() as producer:
+        producer.send("again", b"new")
+    for to in ({"to": "current"}, {"shift_by": -1}, {"to": "latest"}):
+        planned = store.groups.reset_offsets("both", dry_run=True, **to)
+        assert {reset.topic for reset in planned} == {"a"}
+    store.groups.delete_offsets("both", ["a"])
+    with pytest.raises(InvalidOption, match="there is nothing to reset"):
+        store.groups.reset_offsets("both", to="earliest")
 
 
 def test_a_reset_may_go_behind_the_last_stable_offset(store: Store) -> None:

@@ -15,13 +15,14 @@ from tests.support.simulation.long_runs.world import World, prepare, survived
 from tests.support.simulation.long_runs.writers import copy as copying
 from tests.support.simulation.long_runs.writers import feed, transfer
 from tests.support.tiers import more
-from txnlog.errors import TxnlogError, UnknownTopicOrPartition
+from txnlog.errors import ProducerFenced, TxnlogError, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
 from txnlog.store import attach
 from txnlog.testing import (
     Fault,
     FaultRates,
     FaultyStorage,
+    HeapStorage,
     Process,
     ProcessStopped,
     Simulation,
@@ -43,6 +44,29 @@ def test_a_sound_store_has_nothing_wrong() -> None:
         ("group", "g"),
         ("files", ""),
     ]
+
+
+def test_a_writer_that_slept_until_its_id_had_expired() -> None:
+    """Its state lies under the last name that was freed; the id has begun anew behind it."""
+    clock, storage = VirtualClock(), HeapStorage()
+    storage.time_ms = clock.now_ms
+    store = attach(storage, create=True, clock=clock)
+    store.topics.create("c")
+    old = store.producer(transactional_id="x")
+    old.init_transactions()
+    for _ in range(2):
+        clock.time_ms += 8 * DAY_MS
+        store.maintain()
+    new = attach(storage, clock=clock).producer(transactional_id="x")
+    new.init_transactions()
+    old.begin_transaction()
+    old.send("c", b"late")
+    with pytest.raises(ProducerFenced):
+        old.commit_transaction()
+    with new.transaction():
+        new.send("c", b"sent")
+    assert [f for f in store.examine(with_probe=False) if f.state not in ("ok", "note")] == []
+    assert store.scan("c").to_arrow()["value"].to_pylist() == [b"sent"]
 
 
 def test_single_topics_and_unknown_ones() -> None:

@@ -26,6 +26,7 @@ from txnlog.log.topic_log import TopicLog
 from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.storage.base import Storage
 from txnlog.store import attach
+from txnlog.testing import HeapStorage, VirtualClock
 
 LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "read_uncommitted")
 ALL = TOPICS | OLD_TOPICS
@@ -392,6 +393,30 @@ def test_an_empty_partition_keeps_its_offsets(store: Store, tmp_path: Path) -> N
     with store.producer() as producer:
         producer.send("t", b"next")
     assert [record[0] for record in read(store, "t", 0, "read_committed")] == [1000]
+
+
+def test_an_empty_partition_hides_nothing(tmp_path: Path) -> None:
+    """It has nothing of the import that could be behind a time, or behind what is undecided."""
+    clock = VirtualClock()
+    store = attach(HeapStorage(), create=True, clock=clock)
+    store.topics.create("a", partitions=2)
+    with store.producer() as producer:
+        producer.send("a", b"x", partition=0)
+    store.kafka.export_topic("a", str(tmp_path))
+    store.topics.create("t", partitions=3)
+    with store.producer(transactional_id="open") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"waits", partition=2)
+        producer.flush()
+        store.kafka.import_topic("t", [str(tmp_path / "a-0"), str(tmp_path / "a-1")])
+        assert store.scan("t").to_arrow()["value"].to_pylist() == [b"x"]
+        producer.abort_transaction()
+    clock.time_ms += 1000
+    at_ms = clock.time_ms
+    clock.time_ms += 1000
+    assert store.snapshot("t", at=at_ms).scan("t").to_arrow()["value"].to_pylist() == [b"x"]
+    assert store.changes("t", since=at_ms).to_arrow().num_rows == 0
 
 
 def test_wrong_folders_are_explained(store: Store, folders: Path) -> None:

@@ -92,6 +92,8 @@ def unbounded(found: shapes.Type, where: str, seen: set[type]) -> Iterator[str]:
             yield from unbounded(found.item_type, where, seen)
         case shapes.BoolType() | shapes.NoneType() | shapes.EnumType() | shapes.LiteralType():
             return
+        case shapes.FloatType():  # of a fixed size, and nothing of ours counts with them
+            return
         case shapes.RawType():  # decoded by another of these
             return
         case _:

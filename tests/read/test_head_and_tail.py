@@ -9,6 +9,7 @@ import pytest
 from txnlog.errors import InvalidOption
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
+from txnlog.testing import HeapStorage, VirtualClock
 
 PARTITIONS = 3
 
@@ -84,3 +85,27 @@ def test_count_is_exact(store: Store) -> None:
         scan = store.scan("t", start)
         found = scan.to_arrow().column("partition").to_pylist()
         assert scan.count() == {number: found.count(number) for number in range(PARTITIONS)}
+
+
+@pytest.mark.parametrize("record_format", ["columns", "parquet", "kafka"])
+def test_a_segment_with_gaps_is_followed_by_others(record_format: str) -> None:
+    """How many records it has is not known before it is read: what follows is not cut short."""
+    store = attach(HeapStorage(), create=True, clock=VirtualClock())
+    config = {"cleanup.policy": "compact", "record.format": record_format}
+    store.topics.create("t", config=config)
+
+    def put(*keys: int) -> None:
+        with store.producer() as producer:
+            for key in keys:
+                producer.send("t", b"v", f"{key}")
+
+    put(*[1] * 6, 2)
+    store.maintenance.compact("t")
+    put(*range(10, 30))
+    put(*range(40, 60))
+    scan = store.scan("t", columns=["offset"])
+    everything = scan.to_arrow()["offset"].to_pylist()
+    assert everything == [*range(5, 47)]
+    for count in range(len(everything) + 2):
+        assert scan.head(count)["offset"].to_pylist() == everything[:count]
+        assert scan.tail(count)["offset"].to_pylist() == everything[max(42 - count, 0) :]

@@ -19,6 +19,7 @@ from tests.support.admin.compacted_topics import compact
 from tests.support.steps import another, append, begin, elsewhere
 from txnlog.errors import (
     InvalidOption,
+    InvalidTxnState,
     OffsetOutOfRange,
     SnapshotExpired,
     UnknownTopicOrPartition,
@@ -33,6 +34,8 @@ from txnlog.testing import HeapStorage, VirtualClock
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
+LONGEST_MS = 900_000
+"""``transaction.max.timeout.ms``."""
 MANY = SETTLED_AT_ONCE + KEPT_ENTRIES + 100
 """So many appends that some of them are settled."""
 
@@ -519,3 +522,19 @@ def test_changes_between_snapshots_tokens_and_times(store: Store, clock: Virtual
         store.changes("u", late)
     with pytest.raises(UnknownTopicOrPartition):
         store.changes("u", early, late)
+
+
+def test_what_has_outlived_every_timeout_cannot_grow(store: Store, clock: VirtualClock) -> None:
+    """Nobody has looked meanwhile, so nobody has ended it; half of it would show at a time."""
+    producer = begin(store, "p", timeout_ms=10_000)
+    producer.send("t", b"early")
+    producer.flush()
+    clock.time_ms += LONGEST_MS - 1000
+    producer.send("t", b"late, and nobody minds")
+    producer.flush()
+    clock.time_ms += 32_000
+    producer.send("u", b"too late")
+    with pytest.raises(InvalidTxnState, match=r"nothing can be added to it any more; abort it"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert values(store.snapshot(["t", "u"], at=clock.now_ms())) == {"t": [], "u": []}

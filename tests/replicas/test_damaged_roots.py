@@ -87,6 +87,29 @@ def test_a_damaged_segment_is_read_from_another_root(
     assert "verify --deep --repair" in caplog.text
 
 
+@pytest.mark.parametrize("record_format", ["kafka", "columns", "parquet"])
+def test_a_time_is_found_in_another_root(tmp_path: Path, record_format: str) -> None:
+    """By whatever looks for one, wherever in the segment the damage is."""
+    store = fill(tmp_path, record_format)
+    where = TopicPartition("t", 0)
+    sound = segment(tmp_path / FIRST).read_bytes()
+    expected = store.snapshot("t").offset_for_time(where, 0)
+    assert expected is not None
+    for share in (0.1, 0.5, 0.9):
+        segment(tmp_path / FIRST).write_bytes(sound)
+        damage(segment(tmp_path / FIRST), share)
+        read = reopened(tmp_path)
+        assert read.snapshot("t").offset_for_time(where, 0) == expected
+        (listed,) = read.topics.offsets(["t"], timestamp_ms=0)
+        assert listed.offset == 0
+        with read.consumer() as consumer:
+            assert consumer.offsets_for_times({where: 0}) == {where: expected}
+    for root in (FIRST, SECOND):
+        segment(tmp_path / root).write_bytes(bytes(len(sound)))
+    with pytest.raises(CorruptRecord):
+        reopened(tmp_path).snapshot("t").offset_for_time(where, 0)
+
+
 def test_a_segment_that_is_damaged_on_every_root(tmp_path: Path) -> None:
     """That is told, and where."""
     fill(tmp_path, "kafka")

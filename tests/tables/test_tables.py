@@ -317,6 +317,25 @@ def test_bounds_hold(store: Store, tmp_path: Path) -> None:
         assert action.get("min.delay") is action.get("max.delay") is None
 
 
+@pytest.mark.parametrize("inner", [pa.int64(), pa.string()], ids=str)
+def test_a_column_that_is_called_as_the_path_to_another(
+    store: Store, tmp_path: Path, inner: pa.DataType
+) -> None:
+    """Bounds are of the column itself; Iceberg cannot have both, and says so."""
+    nested = pa.struct([("b", inner), ("c", pa.int8())])
+    store.topics.create("g", schema=pa.schema([("a", nested), ("a.b", pa.int64())]))
+    first = pa.array(range(500, 600)).cast(inner)
+    with store.producer() as producer:
+        column = pa.StructArray.from_arrays([first, pa.nulls(100, pa.int8())], fields=[*nested])
+        producer.send_batch("g", pa.table({"a": column, "a.b": range(100)}))
+    table = DeltaPublished(store, tmp_path, "g")
+    table.publish()
+    (action,) = pa.table(table.table.get_add_actions(flatten=True)).to_pylist()
+    assert (action["min.a.b"], action["max.a.b"]) == (0, 99)
+    with pytest.raises(InvalidSchema, match=r"multiple fields for name a.b.*rename one of them"):
+        IcebergPublished(store, tmp_path, "g").publish()
+
+
 def test_files_are_left_out(store: Store, tmp_path: Path) -> None:
     """A filter on a column, by both libraries; rows with NaN are found by a filter for large."""
     for turn in range(3):

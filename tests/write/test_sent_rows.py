@@ -210,6 +210,9 @@ def test_a_list_is_taken_as_its_records_are_alone(seed: int, store: Store) -> No
         ({"value": 5}, "record 2 of 4: 'value' cannot be 5: .*'int'"),
         ({"value": "\ud800"}, r"record 2 of 4: 'value' cannot be '\\ud800'"),
         ({"value": b"", "headers": ["h"]}, "record 2 of 4: 'headers' cannot be"),
+        ({"value": b"", "headers": [None]}, "a pair of a name and a value is needed, not None"),
+        ({"value": b"", "headers": [(None, b"")]}, "a pair of a name and a value is needed"),
+        ({"value": b"", "headers": [("a",)]}, "a pair of a name and a value is needed"),
         ({"value": b"", "timestamp": 1.5}, "'timestamp' cannot be 1.5: milliseconds or a"),
         ({"value": b"", "timestamp": True}, "'timestamp' cannot be True"),
         ({"value": b"", "partition": "0"}, "record 2 of 4: 'partition' cannot be '0'"),
@@ -247,3 +250,18 @@ def test_a_list_costs_no_call_for_each_record(store: Store) -> None:
         )
         assert many < few + 100
     producer.flush()
+
+
+@pytest.mark.parametrize("pairs", [[None], [(None, 1)], [("a",)], {None: 1}, [5]], ids=str)
+def test_maps_that_arrow_would_end_the_process_for(store: Store, pairs: Any) -> None:
+    """As headers and as a column, one by one and together."""
+    kind = pa.map_(pa.string(), pa.int64())
+    store.topics.create("maps", schema=pa.schema([("m", kind), ("n", pa.list_(kind))]))
+    with store.producer() as producer:
+        for row in ({"m": pairs}, {"n": [pairs]}, {"_headers": pairs}):
+            with pytest.raises(InvalidRecord):
+                producer.send_batch("maps", [row])
+            if "_headers" not in row:
+                with pytest.raises(InvalidRecord):
+                    producer.send("maps", row)
+    assert store.scan("maps").record_count == 0

@@ -111,10 +111,11 @@ def plan_reset(
         chosen = list(known)
     else:
         chosen = [topics] if isinstance(topics, str) else list(topics)
+    nothing = InvalidOption(
+        f"there is nothing to reset: group {group.name!r} has no offsets; name the topics"
+    )
     if not chosen:
-        raise InvalidOption(
-            f"there is nothing to reset: group {group.name!r} has no offsets; name the topics"
-        )
+        raise nothing
     of_group = named is None and topics is None
     views = pin_topics(
         logs,
@@ -126,6 +127,10 @@ def plan_reset(
     with group.lock:
         state = group.state
         before = {w: state.logged_position(*w, topic_ids[w.topic]) for w in partitions}
+    if of_group:  # of a topic that was made anew it has none
+        partitions = [where for where in partitions if before[where].offset is not None]
+        if not partitions:
+            raise nothing
     move = _choose_move(logs.storage, views, group.name, target, named)
     resets = []
     for where in partitions:

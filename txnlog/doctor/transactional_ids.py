@@ -215,8 +215,11 @@ def _examine_id(logs: Logs, transactional_id: str) -> _IdExamination:
             if state.transactional_id != transactional_id:
                 damage("T6", f"it is of another id, {state.transactional_id!r}", item.path)
             elif before is not None:
-                for rule, detail in transition_violations(before, state):
-                    damage(rule, detail, item.path)
+                wrong = [*transition_violations(before, state)]
+                # The last one may have been put under a freed name, as above.
+                if wrong and not _began_anew(logs, transactional_id, item.number):
+                    for rule, detail in wrong:
+                        damage(rule, detail, item.path)
             before = state
             if state.status is Status.COMPLETE_COMMIT:
                 found.complete[state.ref.key] = state.entries
@@ -232,6 +235,12 @@ def _examine_id(logs: Logs, transactional_id: str) -> _IdExamination:
         detail = _DAMAGED_NEWEST.format(newest.detail, shlex.quote(transactional_id))
         damage(newest.rule, detail, last.path)
     return found
+
+
+def _began_anew(logs: Logs, transactional_id: str, number: int) -> bool:
+    """Whether a state is the first one after the id had been removed."""
+    expired = logs.transactions.expired(transactional_id)
+    return expired is not None and number == expired.number + 1
 
 
 _DAMAGED_NEWEST = (

@@ -183,12 +183,17 @@ def _read_first(
 
 
 def _first_ranges(ranges: _Ranges, count: int, *, is_filtered: bool) -> list[SegmentRange]:
-    """The first ranges, with ``count`` records if without gaps; the last one is cut."""
+    """The first ranges, with ``count`` records if without gaps.
+
+    The last one is cut where it is known how many come before: what is left of it is not read.
+    """
     chosen: list[SegmentRange] = []
+    is_exact = not is_filtered
     for part in ranges:
         if count <= 0:
             break
-        if part.segment.stored.is_dense and not is_filtered:
+        is_exact = is_exact and part.segment.stored.is_dense
+        if is_exact:
             part = replace(part, stop_offset=min(part.stop_offset, part.start_offset + count))
         chosen.append(part)
         count -= part.record_count

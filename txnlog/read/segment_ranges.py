@@ -28,7 +28,7 @@ from txnlog.log.rewriting import current_records
 from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
 from txnlog.read.in_turn import InTurn
 from txnlog.read.joined_reads import Place, join_reads
-from txnlog.read.other_copies import read_any_copy
+from txnlog.read.other_copies import read_any_copy, read_one_copy
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.segments.parquet.chosen_rows import RowChoice
@@ -470,17 +470,21 @@ def first_at_or_after(
 ) -> tuple[int, int] | None:
     """The first record of a range at or after a time: (offset, timestamp in ms), or None."""
     shift = part.segment.offset_shift
-    times = _load_time_index(storage, part)
-    try:
-        found = find_timestamp(
-            part.open(storage),
+
+    def find(source: Storage) -> tuple[int, int] | None:
+        times = _load_time_index(source, part)
+        return find_timestamp(
+            part.open(source),
             timestamp_ms,
             start_offset=part.start_offset - shift,
             stop_offset=part.stop_offset - shift,
             time_index=times,
-            index=_load_index(storage, part) if times is not None else None,
-            skip=load_aborted(storage, part),
+            index=_load_index(source, part) if times is not None else None,
+            skip=load_aborted(source, part),
         )
+
+    try:
+        found = read_one_copy(storage, part.paths.log, find)
     except ObjectNotFound as error:
         raise _gone(storage, part, part.paths.log) from error
     return None if found is None else (shift + found[0], found[1])

@@ -293,7 +293,8 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
             if partition.is_untouched:
                 partition.log_start_offset = span.start
                 partition.end_offset = span.start
-            first_offsets[index] = partition.end_offset
+            if span.end > partition.end_offset:  # else there is nothing of it to hide
+                first_offsets[index] = partition.end_offset
             partition.end_offset = span.end
         for place in entry.segments:
             self.to_change(place.partition).segments.append(Segment.of(number, place))

@@ -50,7 +50,13 @@ def iceberg_schema(columns: pa.Schema) -> Schema:
             "a topic with a key: rename the topic's column"
         )
     named: list[Any] = [field.with_name(table_name(field.name)) for field in columns]
-    return Schema(*map(_nested_field, named))
+    try:
+        return Schema(*map(_nested_field, named))
+    except ValueError as error:
+        raise InvalidSchema(
+            "Iceberg goes by paths, and cannot tell a column from a field of another that is "
+            f"called like it: {error}; rename one of them"
+        ) from error
 
 
 # pyiceberg does this too, by a module that loads all of Arrow's datasets: 50 MB of a server.

@@ -15,15 +15,18 @@ from zlib import crc32
 import msgspec
 from msgspec import Meta
 
-from txnlog.limits import ColumnId, Counter, LongName, Name, TimeMs
+from txnlog.limits import AnyNumber, ColumnId, Counter, LongName, Name, Text, TimeMs
 from txnlog.tables.iceberg_properties import SHOWN_AT
 
 MOST_SNAPSHOTS = 100
 """Of one answer: each is sent to every client, and put with the next one."""
 MOST_METADATA_BYTES = 64 << 20
 
-_PRIMITIVE = r"^[a-z]+(\[[0-9]{1,9}\]|\([0-9]{1,2}, ?[0-9]{1,2}\))?$"
-_Type: TypeAlias = "Annotated[str, Meta(pattern=_PRIMITIVE)] | _Struct | _List | _Map"
+_PRIMITIVE = r"^[a-z]{1,20}(\[[0-9]{1,9}\]|\([0-9]{1,2}, ?[0-9]{1,2}\))?$"
+_Primitive: TypeAlias = Annotated[str, Meta(max_length=40, pattern=_PRIMITIVE)]
+_Type: TypeAlias = "_Primitive | _Struct | _List | _Map"
+_Whole: TypeAlias = Annotated[int, Meta(ge=-(1 << 63) + 1, le=(1 << 63) - 1)]
+_Default: TypeAlias = Text | _Whole | float | bool
 
 
 class _Strict(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
@@ -36,12 +39,12 @@ class _Field(_Strict, frozen=True):
     type: _Type
     required: bool
     doc: LongName | None = None
-    initial_default: str | int | float | bool | None = None
-    write_default: str | int | float | bool | None = None
+    initial_default: _Default | None = None
+    write_default: _Default | None = None
 
 
 class _Struct(_Strict, frozen=True, tag_field="type", tag="struct"):
-    fields: tuple[_Field, ...]
+    fields: Annotated[tuple[_Field, ...], AnyNumber]
 
 
 class _List(_Strict, frozen=True, tag_field="type", tag="list"):
@@ -59,9 +62,9 @@ class _Map(_Strict, frozen=True, tag_field="type", tag="map"):
 
 
 class _Schema(_Strict, frozen=True, tag_field="type", tag="struct"):
-    fields: tuple[_Field, ...]
+    fields: Annotated[tuple[_Field, ...], AnyNumber]
     schema_id: ColumnId
-    identifier_field_ids: tuple[ColumnId, ...] = ()
+    identifier_field_ids: Annotated[tuple[ColumnId, ...], AnyNumber] = ()
 
 
 class PutSnapshot(msgspec.Struct, frozen=True, rename="kebab"):
@@ -90,7 +93,10 @@ class PutTable(msgspec.Struct, frozen=True, rename="kebab"):
 
     def schemas_by_number(self) -> dict[int, msgspec.Raw]:
         """Raises MsgspecError: one of them is no schema."""
-        return {_SCHEMA_DECODER.decode(one).schema_id: one for one in self.schemas}
+        try:
+            return {_SCHEMA_DECODER.decode(one).schema_id: one for one in self.schemas}
+        except RecursionError as error:
+            raise msgspec.DecodeError("a schema is too deep") from error
 
 
 _TABLE_DECODER = msgspec.json.Decoder(PutTable)

@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
+from txnlog.segments.parquet.open_segment import leaves_of
+
 Bound = int | float | str
 
 _LONGEST_TEXT = 256
@@ -42,8 +44,8 @@ def column_statistics(
         columns: the table's.
         names: their names in the file; missing ones are null in all rows.
     """
-    leaves = {metadata.schema.column(n).path: n for n in range(metadata.num_columns)}
     stored = metadata.schema.to_arrow_schema()
+    leaves = leaves_of(stored)
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     found = {}
     for field in columns:
@@ -53,7 +55,7 @@ def column_statistics(
         if name is None:
             found[field.name] = ColumnStatistics(metadata.num_rows)
         elif name in leaves:
-            chunks = [group.column(leaves[name]) for group in groups]
+            chunks = [group.column(leaves[name][0]) for group in groups]
             found[field.name] = _summarise(chunks, stored.field(name).type)
     return found
 

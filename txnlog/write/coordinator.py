@@ -29,7 +29,7 @@ from txnlog.errors import (
     StorageError,
     TxnlogError,
 )
-from txnlog.log.open_logs import Logs
+from txnlog.log.open_logs import SKEW_MS, Logs
 from txnlog.log.transaction_log import Head
 from txnlog.log.uploads import Appended, UploadedSegment
 from txnlog.names import TopicPartition, check_transactional_id
@@ -261,6 +261,7 @@ class Coordinator:
 
         Raises:
             ProducerFenced: a newer instance has taken over, or the transaction has timed out.
+            InvalidTxnState: it is open for longer than any may be, though nobody has ended it.
             CommitFailed, ConcurrentTransactions, GroupNotEmpty: the group's offsets cannot be
                 moved.
             TxnlogError: anything else that leaves only abort.
@@ -270,6 +271,7 @@ class Coordinator:
         groups = {name: self._logs.group(name) for name in offsets}
         if not topics and not groups:
             return {}
+        self._check_age()
         joined = self.state.open and {*topics} <= {*self.state.topics}
         joined = joined and {*groups} <= {*self.state.groups}
         # One round: the id's state is checked or put while the logs are listed. If others append
@@ -348,6 +350,17 @@ class Coordinator:
                 nonce=self._logs.clock.token(),
             )
         )
+
+    def _check_age(self) -> None:
+        """Readers look for a transaction's appends no further apart than the longest timeout."""
+        state, longest_ms = self.state, self._logs.config.transaction_max_timeout_ms
+        if state.open and state.started_at_ms is not None:
+            age_ms = self._logs.clock.now_ms() - state.started_at_ms
+            if age_ms > longest_ms + SKEW_MS // 2:
+                raise InvalidTxnState(
+                    f"{state.ref} was begun {age_ms} ms ago, and transaction.max.timeout.ms is "
+                    f"{longest_ms}: nothing can be added to it any more; abort it"
+                )
 
     def _check_current(self) -> None:
         """Raise ProducerFenced if the id's log has moved on without us."""

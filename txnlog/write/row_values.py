@@ -7,7 +7,7 @@ import datetime as dt
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from operator import attrgetter, methodcaller
+from operator import attrgetter, itemgetter, methodcaller
 from types import NoneType
 from typing import Any
 
@@ -111,12 +111,31 @@ def first_wrong(
     return low, error
 
 
+def check_pairs(values: Sequence[Any]) -> None:
+    """Raise TypeError if a value is no mapping, and no list of pairs whose first has a value.
+
+    Arrow ends the process where a pair is null.
+    """
+    if kinds_of(values) <= {list, tuple}:  # without a call for each
+        pairs = [*chain.from_iterable(filter(None, values))]
+        are_pairs = {*map(type, pairs)} <= {list, tuple} and {*map(len, pairs)} <= {2}
+        if are_pairs and None not in map(itemgetter(0), pairs):
+            return
+    for value in values:
+        found = () if value is None or isinstance(value, Mapping) else value
+        for pair in found:
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2 or pair[0] is None:
+                raise TypeError(f"a pair of a name and a value is needed, not {pair!r:.60}")
+
+
 def _make(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     try:
         if pa.types.is_timestamp(kind):  # Arrow would cut fractions off
             for found in kinds_of(values):
                 if not issubclass(found, numbers.Integral | dt.datetime):
                     raise TypeError(f"milliseconds or a datetime are needed, not {found.__name__}")
+        if kind is _HEADERS:
+            check_pairs(values)
         array = pa.array(values, kind)
     except CONVERSION_ERRORS as error:
         raise InvalidRecord(f"{name!r} cannot be {values[-1]!r:.60}: {error}") from error

@@ -179,6 +179,8 @@ def _make_map(records: TypedRecords, values: Values, kind: pa.DataType, path: st
     for value, pairs in zip(values, lists, strict=True):
         if not _is_list(pairs) or not all(_is_list(pair) and len(pair) == 2 for pair in pairs):
             raise records.refusal(f"column {path!r} is not a mapping but {value!r:.60}")
+        if any(pair[0] is None for pair in pairs):
+            raise records.refusal(f"column {path!r} has a key that is null: {value!r:.60}")
     keys, items = ([[pair[side] for pair in pairs] for pairs in lists] for side in (0, 1))
     return pa.MapArray.from_arrays(
         _ends(lists),
