@@ -716,6 +716,29 @@ def test_floats_become_narrower_but_not_infinite(store: Store) -> None:
     assert found == [pytest.approx(0.1), infinite, None]
 
 
+def test_structs_that_are_null_may_have_fields_that_are_not(store: Store) -> None:
+    """As Spark makes them of literals, in maps, lists and structs; in slices, and with nulls."""
+    inner = pa.field("x", pa.int32(), nullable=False)
+    items = pa.StructArray.from_arrays(
+        [pa.array([1, None] * 3, pa.int32())], fields=[inner], mask=pa.array([False, True] * 3)
+    )
+    offsets = pa.array([0, 2, 4, 6], pa.int32())
+    mask = pa.array([False, True, False])
+    maps = pa.MapArray.from_arrays(offsets, pa.array(["a", "b"] * 3), items, mask=mask)
+    lists = pa.ListArray.from_arrays(offsets, items, mask=mask)
+    deep = pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), pa.array(["a"] * 3), lists)
+    batch = pa.record_batch({"m": maps, "l": lists, "d": deep})
+    kind = pa.struct([("x", pa.int32())])
+    columns = {"m": pa.map_(pa.string(), kind), "l": pa.list_(kind)}
+    schema = pa.schema([*columns.items(), ("d", pa.map_(pa.string(), columns["l"]))])
+    store.topics.create("nested", schema=schema)
+    with store.producer() as producer:
+        for part in (batch, batch.slice(1), batch.slice(2, 1)):
+            producer.send_batch("nested", part)
+    wanted = [*batch.to_pylist(), *batch.to_pylist()[1:], batch.to_pylist()[2]]
+    assert store.scan("nested", columns=["m", "l", "d"]).to_arrow().to_pylist() == wanted
+
+
 def test_whole_numbers_become_decimals_where_they_fit(store: Store) -> None:
     store.topics.create("n", schema=pa.schema([("a", pa.decimal128(5, 2))]))
     send(store, pa.table({"a": [1, -999, None]}), "n")

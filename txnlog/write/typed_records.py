@@ -416,8 +416,13 @@ def _as_list(array: pa.Array) -> pa.Array:
     """A map as a list of structs."""
     if not types.is_map(array.type):
         return array
-    entries = pa.struct([array.type.key_field, array.type.item_field])
-    return array.cast(pa.list_(pa.field("entries", entries, nullable=False)))
+    if array.offset:
+        array = array.take(pa.array(range(len(array))))
+    # Arrow's cast to a list refuses null structs whose fields may not be null, as Spark's have.
+    fields = [array.type.key_field, array.type.item_field]
+    entries = pa.StructArray.from_arrays([array.keys, array.items], fields=fields)
+    mask = array.is_null() if array.null_count else None
+    return pa.ListArray.from_arrays(array.offsets, entries, mask=mask)
 
 
 def _item_field(kind: pa.DataType) -> pa.Field:
