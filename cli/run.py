@@ -12,6 +12,7 @@ from txnlog.cli.output.exits import (
     INTERRUPTED,
     OK,
     OUTPUT_CLOSED,
+    USAGE,
     DamageFound,
     OutputClosed,
 )
@@ -68,6 +69,12 @@ def _open_streams() -> None:
 
 
 def _run_app() -> int:
+    for number, argument in enumerate(sys.argv[1:], 1):
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            _say(f"argument {number}, {argument!r:.60}, is not UTF-8")
+            return USAGE
     try:
         app(prog_name="txnlog")
     except SystemExit as exit_:  # typer has reported a wrong usage, or the command is done

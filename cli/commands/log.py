@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, TypeAlias, cast
 
 import typer
@@ -12,6 +11,7 @@ from txnlog.cli.input.options import TopicArgument
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.escape import Json
 from txnlog.cli.output.fields import Field, flag, number, size, text, time
+from txnlog.cli.output.streams import first
 from txnlog.cli.output.transaction_fields import transaction_ref
 from txnlog.cli.session import Session
 from txnlog.cli.verbs import verb_group
@@ -147,7 +147,7 @@ def dump_log(
     opened = session.open_to_read()
     with DamageReporter() as reporter:
         dumped = cast("Iterable[Entry]", opened.topics.log(topic, first=from_))
-        found = islice(dumped, max_entries)
+        found = first(dumped, max_entries)
         entries = reporter.watch(found, lambda entry: [entry.damage])
         session.output.rows(FIELDS, entries, streamed=True)
 

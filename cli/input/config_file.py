@@ -21,6 +21,7 @@ import typer
 
 from txnlog.cli.input.storage_options import keep_secret
 
+_MOST_BYTES: Final = 1 << 20
 _KEYS: Final = ("store", "output", "storage_options")
 
 
@@ -38,7 +39,11 @@ def read_settings(path: Path) -> Settings:
     import tomllib  # most have no such file
 
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise typer.BadParameter(f"config file {path} is larger than {_MOST_BYTES >> 20} MiB")
+        found = tomllib.loads(content.decode())
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise typer.BadParameter(f"config file {path} cannot be read: {reason}") from None

@@ -121,7 +121,8 @@ DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")
 ]
 IntervalOption = Annotated[
-    float, typer.Option("--interval", metavar="SECONDS", min=0.05, help="How often to look.")
+    float,
+    typer.Option("--interval", metavar="SECONDS", min=0.05, max=86_400, help="How often to look."),
 ]
 """For verbs that run until they are stopped."""
 CompressionOption = Annotated[

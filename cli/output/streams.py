@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
+from typing import TypeVar
 
 from txnlog.cli.input.storage_options import redact
 from txnlog.cli.output.escape import escape_controls, shorten
 from txnlog.cli.output.exits import OutputClosed
+
+ItemT = TypeVar("ItemT")
 
 
 def write(data: str) -> None:
@@ -33,6 +37,11 @@ def flush() -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         raise OutputClosed from None
+
+
+def first(items: Iterable[ItemT], most: int | None) -> Iterator[ItemT]:
+    """At most so many; None: all."""
+    return islice(items, None if most is None else min(most, sys.maxsize))
 
 
 _said: list[str] | None = None

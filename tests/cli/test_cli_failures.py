@@ -75,6 +75,20 @@ def test_wrong_usage_is_exit_2_and_repeats_no_secret(store_path: Path) -> None:
     assert (done.code, "hunter2" in done.err) == (1, False)
 
 
+def test_numbers_of_any_size_and_texts_that_are_none(store_path: Path) -> None:
+    """A count is a count; what is not UTF-8 is named, and nothing is made of it."""
+    at, many = ("--store", store_path), 10**30
+    done = cli_each(
+        ("records", "read", "orders", "-n", many, *at),
+        ("log", "dump", "orders", "--max-entries", many, *at),
+        ("records", "changes", "orders", "--since", "earliest", "-n", many, *at),
+    )
+    assert [one.code for one in done] == [0, 0, 0]
+    for arguments in (("--grep", "\udcff"), ("--where", "value==\udcff")):
+        found = cli("records", "read", "orders", *arguments, *at)
+        assert (found.code, "is not UTF-8" in found.err) == (2, True)
+
+
 def test_a_value_of_any_size_is_not_repeated_in_full(store_path: Path) -> None:
     """Neither as usage nor as an error of the library; what to do instead is still said."""
     store = ("--store", store_path)

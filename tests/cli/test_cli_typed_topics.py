@@ -114,6 +114,8 @@ def test_csv_goes_round(store: txnlog.Store) -> None:
     names = flat.split(",")
     kept = [store.scan(topic, columns=names).to_arrow() for topic in ("flights", "copy")]
     assert kept[0] == kept[1]
+    twice = write(store, "carrier,flight,carrier\nAA,1,AA\n", "copy", "-i", "csv")
+    assert (twice.code, "has column 'carrier' twice" in twice.err) == (1, True)
     marked = 'carrier,flight,gate,price\nMQ,2,NA,NA\nMQ,3,"NA",\n'
     assert "--null-marker" in write(store, marked, "copy", "-i", "csv").err
     assert write(store, marked, "copy", "-i", "csv", "--null-marker", "NA").code == 0

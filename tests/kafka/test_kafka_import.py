@@ -429,6 +429,8 @@ def test_wrong_folders_are_explained(store: Store, folders: Path) -> None:
     (cleaned / f"{5:020}.log.swap").touch()
     damaged = shutil.copytree(folders / "trimmed-0", folders / "d" / "trimmed-0").parent
     (damaged / "log-start-offset-checkpoint").write_text("0\n1\ntrimmed x\n")
+    ahead = shutil.copytree(folders / "trimmed-0", folders / "a" / "trimmed-0").parent
+    (ahead / "log-start-offset-checkpoint").write_text(f"0\n1\ntrimmed 0 {1 << 62}\n")
     (folders / "empty").mkdir()
     for paths, said in [
         ([], "no log folder was named"),
@@ -440,6 +442,7 @@ def test_wrong_folders_are_explained(store: Store, folders: Path) -> None:
         ([orders, str(other)], "name the folder of one replica"),
         ([str(cleaned)], "during a cleaning"),
         ([str(damaged)], "log-start-offset-checkpoint cannot be read"),
+        ([str(ahead)], f"its log starts at {1 << 62}: no topic has such offsets"),
     ]:
         with pytest.raises(InvalidOption, match=said):
             store.kafka.import_topic("new", paths)

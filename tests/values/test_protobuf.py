@@ -12,6 +12,7 @@ import pytest
 from google.protobuf import any_pb2
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
+    FieldDescriptorProto,
     FileDescriptorProto,
     FileDescriptorSet,
 )
@@ -26,6 +27,7 @@ from txnlog.values import (
     ValueWriter,
     subject_columns,
 )
+from txnlog.values.protobuf import read_protobuf
 
 
 def test_messages_are_rows_and_rows_are_messages(store: Store) -> None:
@@ -307,6 +309,29 @@ def test_descriptors_that_are_refused(store: Store, text: str, reason: str) -> N
         store.schemas.add("s", text, "PROTOBUF")
 
 
+def chained() -> FileDescriptorProto:
+    """Each message has the next one, further than Python can follow."""
+    file = FileDescriptorProto(name="c.proto", syntax="proto3")
+    for level in range(2000):
+        add(file.message_type.add(name=f"C{level}"), 1, "next", f".C{level + 1}")
+    file.message_type.add(name="C2000")
+    return file
+
+
+def map_of(*names: str, repeated: bool) -> FileDescriptorProto:
+    """A field whose message says that it is a map's entry."""
+    file = FileDescriptorProto(name="m.proto", syntax="proto3")
+    message = file.message_type.add(name="M")
+    entry = message.nested_type.add(name="FEntry")
+    entry.options.map_entry = True
+    for number, name in enumerate(names, 1):
+        add(entry, number, name, "int32")
+    add(message, 1, "f", ".M.FEntry")
+    label = FieldDescriptorProto.LABEL_REPEATED
+    message.field[0].label = label if repeated else FieldDescriptorProto.LABEL_OPTIONAL
+    return file
+
+
 @pytest.mark.parametrize(
     ("file", "reason"), [(recursive(), "contains itself"), (doubling(), "4096")]
 )
@@ -322,6 +347,21 @@ def test_a_message_without_columns(store: Store, file: FileDescriptorProto, reas
     writer = ValueWriter(store.schemas, "protobuf", subject="s", message="Plain")
     reader = ValueReader(store.schemas, "protobuf", subject="s", message="Plain")
     assert reader(writer({"x": 5})) == {"x": 5}
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        (chained(), "4096 fields, or"),
+        (map_of("a", "b", repeated=True), "a map's entries|not a descriptor"),
+        (map_of("key", "value", repeated=False), "a map's entries|not a descriptor"),
+    ],
+    ids=["chain", "no key", "one"],
+)
+def test_descriptors_that_protobuf_itself_takes(file: FileDescriptorProto, reason: str) -> None:
+    """Whoever looks for columns is told, with an error of our own."""
+    with pytest.raises(InvalidSchema, match=reason):
+        assert read_protobuf(text_of(file)).columns
 
 
 def test_compatibility_by_numbers(store: Store) -> None:

@@ -175,6 +175,11 @@ def _folder(
     start = max(starts.get((topic, partition), 0), bases[0])
     if bases[-1] >= MOST_OFFSETS:
         raise InvalidOption(f"{storage.url} has a segment {bases[-1]}: no topic has such offsets")
+    if start >= MOST_OFFSETS:
+        raise InvalidOption(
+            f"{_LOG_START_OFFSETS} beside {storage.url} says that its log starts at {start}: no "
+            "topic has such offsets"
+        )
     return PartitionFolder(storage, topic, partition, bases, frozenset(files), start)
 
 

@@ -97,7 +97,10 @@ class ProtobufCodec:
         self._outermost = [*file.message_types_by_name.values()]
         self._named = {_place_by_name(one): one for one in self._outermost}
         self._indexes, self._message = _find(self._outermost, message)
-        self._class = GetMessageClass(self._message)
+        try:
+            self._class = GetMessageClass(self._message)
+        except RecursionError as error:  # for each message it makes those of its fields
+            raise InvalidSchema(_TOO_DEEP) from error
         self._most_fields = most_fields(self._message)
 
     @cached_property
@@ -405,10 +408,7 @@ class _Columns:
         for field in message.fields:
             self._nodes += 1
             if self._nodes > MOST_NODES or depth > MOST_DEPTH:
-                raise InvalidSchema(
-                    f"a schema of Protobuf has more than {MOST_NODES} fields, or {MOST_DEPTH} "
-                    "levels of them"
-                )
+                raise InvalidSchema(_TOO_DEEP)
             nullable = depth > 1 or field.has_presence or _is_message(field)
             made.append(pa.field(field.name, self._type(field, depth), nullable))
         self._open.pop()
@@ -438,7 +438,19 @@ def _is_message(field: Any) -> bool:  # noqa: ANN401 - protobuf's
 
 
 def _is_map(field: Any) -> bool:  # noqa: ANN401 - protobuf's
-    return _is_message(field) and bool(field.message_type.GetOptions().map_entry)
+    if not _is_message(field) or not field.message_type.GetOptions().map_entry:
+        return False
+    if not field.is_repeated or not {"key", "value"} <= {*field.message_type.fields_by_name}:
+        raise InvalidSchema(
+            f"field {field.full_name} is of a map's entries, which are repeated and have a key and "
+            "a value"
+        )
+    return True
+
+
+_TOO_DEEP = (
+    f"a schema of Protobuf has more than {MOST_NODES} fields, or {MOST_DEPTH} levels of them"
+)
 
 
 # -- rows ------------------------------------------------------------------------------------------

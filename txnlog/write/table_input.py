@@ -119,7 +119,10 @@ def _read(
     placed = _PLACED if schema is None else _PLACED_TYPED
     try:
         for batch in batches():
-            chosen = [name for name in batch.schema.names if name not in placed]
+            names = batch.schema.names
+            if twice := [name for name in names if names.count(name) > 1]:
+                raise InvalidRecord(f"the input has column {twice[0]!r:.60} twice")
+            chosen = [name for name in names if name not in placed]
             yield batch.select(chosen)
     except OSError as error:
         raise InvalidRecord(f"the input cannot be read: {error.strerror or error}") from error

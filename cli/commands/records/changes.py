@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,7 +26,7 @@ from txnlog.cli.output.decoded_text import DecodedText
 from txnlog.cli.output.fields import Field, text
 from txnlog.cli.output.record_fields import Record, read_scanned, record_fields
 from txnlog.cli.output.record_files import FileFormat, RecordFile
-from txnlog.cli.output.streams import flush, warn
+from txnlog.cli.output.streams import first, flush, warn
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
@@ -175,7 +174,7 @@ def show_changes(
         batches: Iterable[pa.RecordBatch] = feed.to_batches()
         if decoded is not None:
             batches = decoded.wanted_texts(batches, wanted)
-        shown = islice(_read(wanted.keep(batches)), max_rows)
+        shown = first(_read(wanted.keep(batches)), max_rows)
         session.output.rows(_fields(encoding), shown, streamed=True)
         if decoded is not None:
             decoded.summary()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,7 +46,7 @@ from txnlog.cli.output.decoded_text import DecodedText
 from txnlog.cli.output.record_fields import convert_consumed, read_scanned
 from txnlog.cli.output.record_files import FileFormat, RecordFile
 from txnlog.cli.output.record_printer import RecordPrinter
-from txnlog.cli.output.streams import flush
+from txnlog.cli.output.streams import first, flush
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
@@ -250,7 +249,7 @@ def read_records(
         if decoded is not None:
             batches = decoded.wanted_texts(batches, wanted)
         scanned = read_scanned(wanted.keep(batches))
-        printer.print(session.output, islice(scanned, max_records))
+        printer.print(session.output, first(scanned, max_records))
     if decoded is not None:
         decoded.summary()
 
@@ -264,7 +263,7 @@ def _print_consumed(
     commit: bool,
 ) -> None:
     """Print what a group has yet to read, and commit it when all of that is out."""
-    printer.print(session.output, map(convert_consumed, islice(consumer, max_records)))
+    printer.print(session.output, map(convert_consumed, first(consumer, max_records)))
     if commit:
         flush()  # what could not be printed is not committed
         consumer.commit()
