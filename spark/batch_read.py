@@ -64,8 +64,8 @@ def read(
         include_headers: add the column ``headers``, for a typed topic ``_headers``.
         starting_offsets: 'earliest', 'latest' or {topic: {partition: offset}}.
         ending_offsets: the same; exclusive.
-        at: the topics as they were at a datetime with a zone, at milliseconds since 1970, or as a
-            token of ``Snapshot.token()`` says; see ``txnlog.Store.snapshot``.
+        at: the topics as they were at a datetime with a zone, as text too, at milliseconds since
+            1970, or as a token of ``Snapshot.token()`` says; see ``txnlog.Store.snapshot``.
         options: options of a batch read, as docs/SPARK.md lists them.
         native: True: an error if Spark itself cannot read the files; False: the data source reads
             everything; None: Spark reads them if its JVM can, and no option says how to make tasks.

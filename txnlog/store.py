@@ -291,10 +291,10 @@ class Store:
         Args:
             topics: their names.
             isolation_level: 'read_committed', 'snapshot' or 'read_uncommitted'; see :meth:`scan`.
-            at: show the topics as they were: at a time (a datetime with a zone, or milliseconds
-                since 1970), or as a token of :meth:`Snapshot.token` says. A transaction has the
-                time of its last append, by its writer's clock, and shows wholly or not at all.
-                Only at 'read_committed'. See docs/TIME_TRAVEL.md.
+            at: show the topics as they were: at a time (a datetime with a zone, as text too, or
+                milliseconds since 1970), or as a token of :meth:`Snapshot.token` says. A
+                transaction has the time of its last append, by its writer's clock, and shows
+                wholly or not at all. Only at 'read_committed'. See docs/TIME_TRAVEL.md.
 
         Raises:
             UnknownTopicOrPartition: a topic does not exist, did not exist then, or was recreated.

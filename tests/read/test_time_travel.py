@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable
 
 import msgspec
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -459,6 +460,8 @@ def test_a_time_of_which_nothing_is_left_is_refused(store: Store, clock: Virtual
     store.topics.delete_records({TopicPartition("t", 0): 1})
     with pytest.raises(OffsetOutOfRange, match="t:0 below offset 1 were deleted"):
         store.snapshot("t", at=then_ms)
+    text = dt.datetime.fromtimestamp(clock.now_ms() / 1000, dt.UTC).isoformat()
+    assert values(store.snapshot("t", at=text)) == {"t": [(0, b"new")]}
     assert values(store.snapshot("t", at=clock.now_ms())) == {"t": [(0, b"new")]}
 
 
@@ -466,6 +469,10 @@ def test_a_time_of_which_nothing_is_left_is_refused(store: Store, clock: Virtual
     ("at", "reason"),
     [
         (dt.datetime.fromisoformat("2024-01-01"), "has no time zone"),
+        ("2024-01-01T12:00", "at=2024-01-01T12:00:00 has no time zone"),
+        ("2024-13-01", "'2024-13-01' is not a time: month must be"),
+        ("yesterday", "a time is written as 2025-01-01T00:00:00Z"),
+        (pd.NaT, "NaT is not a time"),
         (1.5, "whole number"),
         (True, "whole number"),
         (-1, "at least 0"),

@@ -173,4 +173,7 @@ def _check(text: str, pinned: PinnedOffsets) -> PinnedOffsets:
 
 
 def _refusal(text: str, reason: str) -> InvalidOption:
-    return InvalidOption(f"{text!r:.60} is not a token that Snapshot.token() made: {reason}")
+    return InvalidOption(
+        f"{text!r:.60} is not a token that Snapshot.token() made: {reason}; a time is written as "
+        "2025-01-01T00:00:00Z"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,24 +20,34 @@ from txnlog.state.cut import Part
 from txnlog.state.time_cut import cut_at_time
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DATE = re.compile(r"\d{4}-", re.ASCII)
+"""How a time begins, and no token."""
 
 
 def parse_at(at: object) -> int | SnapshotToken:
-    """The moment in milliseconds since 1970, or the content of a token.
+    """The moment in milliseconds since 1970, of an ISO text too, or the content of a token.
 
     Raises:
         InvalidOption: it is neither, or has no zone, or is damaged.
         UnsupportedVersion: a newer txnlog has made the token.
     """
     if isinstance(at, str):
-        return SnapshotToken.decode(at)
+        if not _DATE.match(at):
+            return SnapshotToken.decode(at)
+        try:
+            at = datetime.fromisoformat(at)
+        except ValueError as error:
+            raise InvalidOption(f"{at!r:.60} is not a time: {error}") from error
     if isinstance(at, datetime):
-        if at.utcoffset() is None:
-            raise InvalidOption(
-                f"at={at.isoformat()} has no time zone: give it one, such as "
-                "datetime(..., tzinfo=UTC)"
-            )
-        return moment_ms(at)
+        try:
+            if at.utcoffset() is not None:
+                return moment_ms(at)
+        except ValueError as error:  # NaT of pandas is a datetime, too
+            raise InvalidOption(f"{at} is not a time") from error
+        raise InvalidOption(
+            f"at={at.isoformat()} has no time zone: give it one, such as "
+            "datetime(..., tzinfo=UTC), or Z behind a text"
+        )
     what = "at (a datetime, milliseconds since 1970, or a token)"
     check_whole_number(at, what, InvalidOption, least=0)
     assert isinstance(at, int)
