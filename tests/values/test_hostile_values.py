@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -21,6 +22,8 @@ from tests.values.registry_server import Registry, serving
 from txnlog.errors import InvalidRecord, TxnlogError
 from txnlog.store import Store
 from txnlog.values import SchemaRegistry, ValueReader, ValueWriter
+from txnlog.values.avro_columns import Problems
+from txnlog.values.codecs import parse_schema
 from txnlog.values.proto_wire import spend_fields
 from txnlog.values.rows import MOST_FIELDS
 
@@ -205,3 +208,21 @@ def test_answers_of_a_registry(registry: Registry, path: str) -> None:
                 ValueReader(schemas, ask().schema_type, subject="s")
 
     check()
+
+
+@pytest.mark.parametrize("kind", ["protobuf", "json"])
+def test_reasons_are_cut_when_they_are_made(kind: str) -> None:
+    """Many long ones would fill memory before they are shown."""
+    name = "N" * 1000
+    if kind == "protobuf":
+        file = wide(1)
+        add(file.message_type.add(name=name), 1, "x", "string")
+        codec, value = parse_schema("PROTOBUF", text_of(file)), b"\2\2"
+    else:
+        schema = {"type": "object", "properties": {name: {"type": "integer"}}, "required": [name]}
+        codec, value = parse_schema("JSON", json.dumps(schema)), b"{}"
+    problems = Problems()
+    data = np.frombuffer(value, np.uint8)
+    codec.decode(data, np.array([0]), np.array([len(value)]), problems, codec)
+    assert "NNN" in problems.reasons[0]
+    assert len(problems.reasons[0]) == 300

@@ -27,6 +27,8 @@ _FIXED: Final[Mapping[str, np.dtype[Any]]] = {"float": np.dtype("<f4"), "double"
 _VARINT_BYTES: Final = 10
 _NUMBERS: Final = ("int", "long", "enum")
 _BYTES: Final = ("bytes", "string", "fixed")
+MOST_SHOWN: Final = 300
+"""Characters of the reason of a dead letter."""
 
 
 class Problems:
@@ -37,7 +39,11 @@ class Problems:
 
     def add(self, rows: Numbers, reason: str) -> None:
         for row in rows.tolist():
-            self.reasons.setdefault(row, reason)
+            self.tell(row, reason)
+
+    def tell(self, row: int, reason: str) -> None:
+        """One value's: many long ones would fill memory."""
+        self.reasons.setdefault(row, reason[:MOST_SHOWN])
 
 
 def plain_type(kind: AvroType) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -238,15 +244,15 @@ def _one_by_one(
             values.append(schemaless_reader(stream, schema, None))
         except (EOFError, IndexError):  # fastavro's words name an object by its address
             values.append(None)
-            problems.reasons.setdefault(row, "it ends too early, or is of another type")
+            problems.tell(row, "it ends too early, or is of another type")
             continue
         except (ValueError, OverflowError, TypeError) as error:
             values.append(None)
-            problems.reasons.setdefault(row, f"it is of another type: {error}")
+            problems.tell(row, f"it is of another type: {error}")
             continue
         if stream.tell() != end - start:
             left = end - start - stream.tell()
-            problems.reasons.setdefault(row, f"{left} bytes are left behind the value")
+            problems.tell(row, f"{left} bytes are left behind the value")
     return pa.array(values, plain_type(kind))
 
 

@@ -91,7 +91,7 @@ class JsonCodec:
                 whole = value if reader._is_object else {"value": value}
                 found = _fit(whole, reader._node, "", rows)
             except (msgspec.MsgspecError, RecursionError, *CONVERSION_ERRORS) as error:
-                problems.reasons.setdefault(row, f"it is not JSON of the schema: {error}")
+                problems.tell(row, f"it is not JSON of the schema: {error}")
             rows.add(found)
         return rows.columns()
 

@@ -139,7 +139,7 @@ class ProtobufCodec:
                     rows.begin(end - start)
                 found = _to_row(reader._class.FromString(body), wanted, rows)
             except (DecodeError, *CONVERSION_ERRORS) as error:
-                problems.reasons.setdefault(row, str(error))
+                problems.tell(row, str(error))
             rows.add(found)
         return rows.columns()
 

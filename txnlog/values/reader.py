@@ -12,7 +12,7 @@ import pyarrow as pa
 from txnlog.errors import InvalidOption, InvalidRecord, InvalidSchema, UnknownSchema
 from txnlog.schema import HEADERS, OFFSET, PARTITION, TIMESTAMP, TOPIC
 from txnlog.segments.records import HEADERS_TYPE
-from txnlog.values.avro_columns import Problems
+from txnlog.values.avro_columns import MOST_SHOWN, Problems
 from txnlog.values.codecs import Codec, make_codec
 from txnlog.values.framing import Frames, check_id_bytes
 from txnlog.values.rows import TooManyFields
@@ -35,7 +35,6 @@ _FIELDS: Final = {
     "headers": (HEADERS, HEADERS_TYPE),
 }
 """What a record has besides its value: by its column in a scan its name and type here."""
-_MOST_SHOWN: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +135,12 @@ class ValueReader:
             try:
                 found = codec.decode(frames.data, starts, ends, problems, self._reader)
             except InvalidSchema as error:
-                self._codecs[schema_id] = reason = f"schema {schema_id} is not readable: {error}"
-                reasons.update(dict.fromkeys(mine.tolist(), reason[:_MOST_SHOWN]))
+                reason = f"schema {schema_id} is not readable: {error}"[:MOST_SHOWN]
+                self._codecs[schema_id] = reason
+                reasons.update(dict.fromkeys(mine.tolist(), reason))
                 continue
             for number, reason in problems.reasons.items():
-                reasons[int(mine[number])] = f"schema {schema_id}: {reason}"[:_MOST_SHOWN]
+                reasons[int(mine[number])] = f"schema {schema_id}: {reason}"[:MOST_SHOWN]
             made.append(found)
             rows.append(mine)
         columns = self._in_rows(made, rows, count, reasons)
@@ -235,9 +235,9 @@ class ValueReader:
                 return f"schema {schema_id}: more than {MOST_TOGETHER_BYTES} bytes of schemas"
             return make_codec(self._schemas, found)
         except UnknownSchema as error:
-            return f"schema {schema_id} is unknown: {error}"[:_MOST_SHOWN]
+            return f"schema {schema_id} is unknown: {error}"[:MOST_SHOWN]
         except InvalidSchema as error:
-            return f"schema {schema_id} is not readable: {error}"[:_MOST_SHOWN]
+            return f"schema {schema_id} is not readable: {error}"[:MOST_SHOWN]
 
     def __getstate__(self) -> dict[str, Any]:
         # What is made of schemas is made again where it arrives.
