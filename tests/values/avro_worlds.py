@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+from collections.abc import Sequence
 from decimal import Decimal
+from io import BytesIO
 from typing import Any, NamedTuple
 
+import fastavro
+import numpy as np
 from hypothesis import strategies as st
+
+from txnlog.values.avro import AvroCodec
+from txnlog.values.avro_columns import Problems
 
 DAY = dt.date(1970, 1, 1)
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -201,3 +208,37 @@ def kinds(*, with_lists: bool) -> st.SearchStrategy[Kind]:
         leaves, lambda below: _of_parts(below, with_lists=with_lists), max_leaves=6
     )
     return st.lists(inner, min_size=1, max_size=6).map(_record)
+
+
+def encoded(schema: Any, values: Sequence[Any]) -> list[bytes]:
+    """Each value by fastavro."""
+    parsed = fastavro.parse_schema(schema, _force=True)
+    made = []
+    for value in values:
+        stream = BytesIO()
+        fastavro.schemaless_writer(stream, parsed, value)
+        made.append(stream.getvalue())
+    return made
+
+
+def decoded(
+    values: Sequence[bytes], writer: AvroCodec, reader: AvroCodec | None = None
+) -> tuple[list[Any], dict[int, str]]:
+    """The rows of values, and what is wrong with some."""
+    problems = Problems()
+    lengths = [len(value) for value in values]
+    ends = np.cumsum(lengths, dtype=np.int64)
+    data = np.frombuffer(b"".join(values), np.uint8)
+    column = writer.decode(data, ends - lengths, ends, problems, reader or writer)
+    column.validate(full=True)
+    assert len(column) == len(values)
+    return column.to_pylist(), problems.reasons
+
+
+def record(**fields: Any) -> dict[str, Any]:
+    """A record ``R`` with fields of these types; ``(type, default)`` for one with a default."""
+    made = []
+    for name, kind in fields.items():
+        default = {"default": kind[1]} if isinstance(kind, tuple) else {}
+        made.append({"name": name, "type": kind[0] if default else kind, **default})
+    return {"type": "record", "name": "R", "fields": made}

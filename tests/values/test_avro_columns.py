@@ -3,47 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
 import fastavro
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import some
-from tests.values.avro_worlds import Kind, kinds
+from tests.values.avro_worlds import Kind, decoded, encoded, kinds, record
 from txnlog.errors import InvalidSchema
-from txnlog.values.avro import AvroCodec, read_avro
-from txnlog.values.avro_columns import Problems
-
-
-def encoded(schema: Any, values: Sequence[Any]) -> list[bytes]:
-    """Each value by fastavro."""
-    parsed = fastavro.parse_schema(schema, _force=True)
-    made = []
-    for value in values:
-        stream = BytesIO()
-        fastavro.schemaless_writer(stream, parsed, value)
-        made.append(stream.getvalue())
-    return made
-
-
-def decoded(
-    values: Sequence[bytes], writer: AvroCodec, reader: AvroCodec | None = None
-) -> tuple[list[Any], dict[int, str]]:
-    """The rows of values, and what is wrong with some."""
-    problems = Problems()
-    lengths = [len(value) for value in values]
-    ends = np.cumsum(lengths, dtype=np.int64)
-    data = np.frombuffer(b"".join(values), np.uint8)
-    column = writer.decode(data, ends - lengths, ends, problems, reader or writer)
-    column.validate(full=True)
-    assert len(column) == len(values)
-    return column.to_pylist(), problems.reasons
+from txnlog.values.avro import read_avro
 
 
 def worlds(*, with_lists: bool) -> st.SearchStrategy[tuple[Kind, list[tuple[Any, Any]]]]:
@@ -69,15 +41,6 @@ def test_any_values_of_any_schema(*, with_lists: bool) -> None:
         assert decoded(codec.encode(batch), codec) == (rows, {})
 
     check()
-
-
-def record(**fields: Any) -> dict[str, Any]:
-    """A record ``R`` with fields of these types; ``(type, default)`` for one with a default."""
-    made = []
-    for name, kind in fields.items():
-        default = {"default": kind[1]} if isinstance(kind, tuple) else {}
-        made.append({"name": name, "type": kind[0] if default else kind, **default})
-    return {"type": "record", "name": "R", "fields": made}
 
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["A", "B", "C"]}

@@ -19,9 +19,8 @@ from txnlog.values.avro_resolution import (
     may_read,
     part_for,
     resolve,
-    short_name,
 )
-from txnlog.values.avro_schema import AvroType, parse_avro
+from txnlog.values.avro_schema import AvroType, parse_avro, short_name
 
 
 class AvroCodec:
@@ -161,7 +160,7 @@ def why_not(reader: AvroType, writer: AvroType, where: str = "") -> Iterator[str
         if reader.scale != writer.scale or reader.precision < writer.precision:
             yield f"{place}: a decimal's scale has changed, or its precision is less"
     elif reader.kind == "enum":
-        lost = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
+        lost = [symbol for symbol in writer.symbols if symbol not in reader.numbers]
         if lost and reader.default_symbol is None:
             yield f"{place}: enum {reader.name!r} lacks {', '.join(lost[:5])}, and has no default"
     elif reader.kind == writer.kind == "record":

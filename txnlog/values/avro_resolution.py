@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from txnlog.errors import InvalidSchema
 from txnlog.segments.number_arrays import arrow_of, numbers_of
 from txnlog.values.avro_columns import Numbers, Problems, plain_type, spread
-from txnlog.values.avro_schema import MOST_DEFAULT_VALUES, AvroField, AvroType
+from txnlog.values.avro_schema import MOST_DEFAULT_VALUES, AvroField, AvroType, short_name
 
 PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "int": ("long", "float", "double"),
@@ -41,20 +41,15 @@ class Unresolvable(InvalidSchema):
     """No value of the writer's schema can be one of the reader's."""
 
 
-def short_name(name: str) -> str:
-    """A name without its namespace: by it types of two schemas are told to be the same."""
-    return name.rpartition(".")[2]
-
-
 def same_name(writer: AvroType, reader: AvroType) -> bool:
     """Whether a reader knows the writer's type by its name, or by an alias."""
-    return short_name(writer.name) in map(short_name, (reader.name, *reader.aliases))
+    return short_name(writer.name) in reader.known_as
 
 
 def field_of(writer: AvroType, wanted: AvroField) -> int | None:
     """The number of the writer's field that a reader's stands for."""
-    names = [one.name for one in writer.fields]
-    return next((names.index(n) for n in (wanted.name, *wanted.aliases) if n in names), None)
+    numbers = writer.numbers
+    return next((numbers[n] for n in (wanted.name, *wanted.aliases) if n in numbers), None)
 
 
 def may_read(writer: AvroType, reader: AvroType) -> bool:
@@ -155,7 +150,7 @@ def _plain_default(kind: AvroType, default: Any, counted: Iterator[int]) -> Any:
         case "string":
             return default.encode()
         case "enum":
-            return kind.symbols.index(default)
+            return kind.numbers[default]
         case "array":
             return [_plain_default(kind.parts[0], item, counted) for item in default]
         case "map":
@@ -190,23 +185,29 @@ def _from_union(
     if not writer.others:
         return resolve(column, writer.parts[0], reader, rows, problems)
     columns = [column] if len(writer.others) == 1 else column.flatten()
-    made = pa.nulls(len(rows), reader.arrow())
+    made: list[pa.Array] = []
+    places = np.full(len(rows), -1, np.int64)
     nulls = np.ones(len(rows), bool)
     for part, values in zip(writer.others, columns, strict=True):
         mine = values.is_valid().to_numpy(zero_copy_only=False)
+        if not mine.any():
+            continue
         nulls &= ~mine
         chosen = values.filter(pa.array(mine)) if not mine.all() else values
         try:
             found = resolve(chosen, part, reader, rows[mine], problems)
         except Unresolvable as error:
-            if not mine.any():
-                continue  # another type may be all that there is
             problems.add(rows[mine], str(error))
             continue
-        made = found if mine.all() else pc.if_else(pa.array(mine), spread(found, mine), made)
+        places[mine] = np.arange(len(found)) + sum(map(len, made))
+        made.append(found)
     if nulls.any() and not reader.is_nullable:
         problems.add(rows[nulls], f"a null was written, and {_shown(reader)} is read")
-    return made
+    if not made:
+        return pa.nulls(len(rows), reader.arrow())
+    if len(made) == 1:
+        return spread(made[0], places >= 0)
+    return pa.concat_arrays(made).take(pa.array(places, mask=places < 0))
 
 
 def _in_union(made: pa.Array, part: AvroType, reader: AvroType) -> pa.Array:
@@ -343,8 +344,7 @@ def _enum(
     column: pa.Array, writer: AvroType, reader: AvroType, rows: Numbers, problems: Problems
 ) -> pa.Array:
     column = _within(column, 0, len(writer.symbols), "that of a symbol", rows, problems)
-    known = [s if s in reader.symbols else reader.default_symbol for s in writer.symbols]
-    made = pa.array(known, pa.string()).take(column)
+    made = _symbols(writer, reader).take(column)
     lost = pc.and_(column.is_valid(), made.is_null())
     if pc.any(lost).as_py():
         problems.add(
@@ -352,6 +352,14 @@ def _enum(
             f"a symbol of enum {writer.name!r:.200} is not in the reader's schema",
         )
     return made
+
+
+def _symbols(writer: AvroType, reader: AvroType) -> pa.Array:
+    """What a reader has for each of a writer's symbols."""
+    if reader not in writer.read_as:
+        known = [s if s in reader.numbers else reader.default_symbol for s in writer.symbols]
+        writer.read_as[reader] = pa.array(known, pa.string())
+    return writer.read_as[reader]
 
 
 def _decimals(column: pa.Array, reader: AvroType, rows: Numbers, problems: Problems) -> pa.Array:

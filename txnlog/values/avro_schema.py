@@ -21,6 +21,8 @@ MOST_DEFAULT_BYTES: Final = 4096
 """Of a field's default, as JSON: each record that lacks the field gets it."""
 MOST_DEFAULT_VALUES: Final = 4096
 """Of a field's default, with those of the defaults of the fields in it."""
+MOST_MEMBERS: Final = 256
+"""Of a union: each value has a column for each of its types."""
 _MOST_SYMBOLS: Final = 1 << 16
 _PRIMITIVES: Final[Mapping[str, Any]] = {
     "null": pa.null(),
@@ -73,6 +75,18 @@ class AvroType:
     nodes: int = field(default=1, repr=False)
     depth: int = field(default=1, repr=False)
     least_bytes: int = field(default=1, repr=False)
+    numbers: Mapping[str, int] = field(init=False, repr=False)
+    """Of a record's fields, and of an enum's symbols."""
+    known_as: frozenset[str] = field(init=False, repr=False)
+    """The name and the aliases, without namespaces."""
+    read_as: dict[AvroType, Any] = field(default_factory=dict, repr=False)
+    """An enum's symbols under the schemas of readers, as far as they were asked for."""
+
+    def __post_init__(self) -> None:
+        names = self.symbols or [one.name for one in self.fields]
+        known = frozenset(map(short_name, (self.name, *self.aliases)))
+        object.__setattr__(self, "numbers", {name: n for n, name in enumerate(names)})
+        object.__setattr__(self, "known_as", known)
 
     @property
     def others(self) -> tuple[AvroType, ...]:
@@ -116,6 +130,11 @@ class AvroType:
         return [pa.field(one.name, one.type.arrow(), one.type.is_nullable) for one in self.fields]
 
 
+def short_name(name: str) -> str:
+    """A name without its namespace: by it types of two schemas are told to be the same."""
+    return name.rpartition(".")[2]
+
+
 def parse_avro(text: str, references: Sequence[tuple[str, str]] = ()) -> AvroType:
     """The type that a schema's JSON describes.
 
@@ -157,6 +176,8 @@ class _Parser:
                 kinds = [part.name or part.kind for part in parts]
                 if not parts or "union" in kinds or len(set(kinds)) < len(kinds):
                     raise InvalidSchema(f"a union of {kinds!r:.200} is none of Avro")
+                if len(parts) > MOST_MEMBERS:
+                    raise InvalidSchema(f"a union has more than {MOST_MEMBERS} types")
                 return _made("union", parts)
             case {"type": "record" | "error", "fields": list() as fields}:
                 return self._record(found, fields, space, depth)

@@ -158,8 +158,7 @@ class _Parser:
         kind = kind if isinstance(kind, str) else "text"
         properties = found.get("properties")
         if kind == "object" and isinstance(properties, dict) and properties:
-            needed = found.get("required")
-            needed = needed if isinstance(needed, list) else []
+            needed = _names(found.get("required"))
             fields = {}
             for name, inner in properties.items():
                 one = self.node(inner, above, depth + 1)
@@ -169,6 +168,12 @@ class _Parser:
         if kind == "array" and isinstance(found.get("items"), dict):
             return _Node("array", nullable, items=self.node(found["items"], above, depth + 1))
         return _Node(kind, nullable) if kind in _SCALARS else _Node("text")
+
+
+def _names(found: Any) -> Mapping[str, None]:  # noqa: ANN401 - JSON
+    """The texts of a list, in its order; of anything else none."""
+    given = found if isinstance(found, list) else []
+    return dict.fromkeys(one for one in given if isinstance(one, str))
 
 
 def _target(whole: Any, reference: str) -> Any:  # noqa: ANN401 - JSON
@@ -288,9 +293,8 @@ class _Comparison:
         if reader.get("additionalProperties") is False:
             for name in had.keys() - have.keys():
                 yield f"{shown}: property {name!r} is gone, and no others are allowed"
-        required, was = reader.get("required"), writer.get("required")
-        required, was = (one if isinstance(one, list) else [] for one in (required, was))
-        for name in required:
+        was = _names(writer.get("required"))
+        for name in _names(reader.get("required")):
             if name not in was:
                 yield f"{shown}: property {name!r} is required, and was not"
         if "items" in reader or "items" in writer:
