@@ -21,6 +21,7 @@ from txnlog.values.avro_resolution import (
     resolve,
 )
 from txnlog.values.avro_schema import AvroType, parse_avro, short_name
+from txnlog.values.rows import MOST_FIELDS_TOGETHER, TooManyFields, check_together
 
 
 class AvroCodec:
@@ -60,10 +61,22 @@ class AvroCodec:
     ) -> pa.StructArray:
         """The columns of ``reader`` of values of this schema.
 
-        Raises InvalidSchema: no value of this schema is one of the reader's.
+        Raises:
+            InvalidSchema: no value of this schema is one of the reader's.
+            TooManyFields: several values become too much together.
         """
-        plain = decode_plain(self.type, data, starts, ends, problems)
-        found = resolve(plain, self.type, reader.type, np.arange(len(starts)), problems)
+        count = len(starts)
+        try:
+            check_together(count, max(self.type.width, reader.type.width))
+            plain = decode_plain(self.type, data, starts, ends, problems)
+            found = resolve(plain, self.type, reader.type, np.arange(count), problems)
+        except TooManyFields:
+            if count > 1:
+                raise
+            problems.tell(
+                0, f"it becomes more than {MOST_FIELDS_TOGETHER} fields, long ones as several"
+            )
+            found = pa.nulls(count, reader.type.arrow())
         if reader.is_record:
             return found
         return pa.StructArray.from_arrays([found], fields=[reader.columns.field(0)])

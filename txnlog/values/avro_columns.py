@@ -20,7 +20,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.segments.number_arrays import arrow_of
+from txnlog.values.avro_fields import TOO_SHORT, most_fields, too_many_fields
 from txnlog.values.avro_schema import AvroType, named_types
+from txnlog.values.rows import BYTES_OF_FIELD, MOST_FIELDS, Budget
 
 Numbers = npt.NDArray[np.int64]
 _FIXED: Final[Mapping[str, np.dtype[Any]]] = {"float": np.dtype("<f4"), "double": np.dtype("<f8")}
@@ -36,6 +38,7 @@ class Problems:
 
     def __init__(self) -> None:
         self.reasons: dict[int, str] = {}
+        self.budget = Budget()
 
     def add(self, rows: Numbers, reason: str) -> None:
         for row in rows.tolist():
@@ -237,23 +240,44 @@ def _one_by_one(
 
     schema = parse_schema(_Plain().schema(kind))
     held = memoryview(data)  # type: ignore[arg-type]  # it is one
-    values: list[object] = []
-    for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-        stream = BytesIO(held[start:end])
-        try:
-            values.append(schemaless_reader(stream, schema, None))
-        except (EOFError, IndexError):  # fastavro's words name an object by its address
-            values.append(None)
-            problems.tell(row, "it ends too early, or is of another type")
-            continue
-        except (ValueError, OverflowError, TypeError) as error:
-            values.append(None)
-            problems.tell(row, f"it is of another type: {error}")
-            continue
-        if stream.tell() != end - start:
-            left = end - start - stream.tell()
-            problems.tell(row, f"{left} bytes are left behind the value")
-    return pa.array(values, plain_type(kind))
+    sizes = ends - starts
+    fields = most_fields(kind, sizes)
+    ends = ends.copy()
+    for row in np.flatnonzero(fields > MOST_FIELDS + sizes).tolist():
+        reason = too_many_fields(kind, held[starts[row] : ends[row]])
+        if reason is not None:
+            problems.tell(row, reason)
+            ends[row] = starts[row]
+    plain = plain_type(kind)
+    made: list[pa.Array] = []
+    for piece in _pieces(fields):
+        values: list[object] = []
+        bounds = zip(piece.tolist(), starts[piece].tolist(), ends[piece].tolist(), strict=True)
+        for row, start, end in bounds:
+            stream = BytesIO(held[start:end])
+            try:
+                values.append(schemaless_reader(stream, schema, None))
+            except (EOFError, IndexError):  # fastavro's words name an object by its address
+                values.append(None)
+                problems.tell(row, TOO_SHORT)
+                continue
+            except (ValueError, OverflowError, TypeError) as error:
+                values.append(None)
+                problems.tell(row, f"it is of another type: {error}")
+                continue
+            if stream.tell() != end - start:
+                left = end - start - stream.tell()
+                problems.tell(row, f"{left} bytes are left behind the value")
+        made.append(pa.array(values, plain))
+        own = int(sizes[piece].sum())
+        problems.budget.spend(max(0, made[-1].nbytes - own) // BYTES_OF_FIELD)
+    return made[0] if len(made) == 1 else pa.concat_arrays(made)
+
+
+def _pieces(fields: Numbers) -> list[Numbers]:
+    """Values that are read together, before they are columns: objects of Python are larger."""
+    together = np.cumsum(fields) // MOST_FIELDS
+    return np.split(np.arange(len(fields)), np.flatnonzero(np.diff(together)) + 1)
 
 
 class _Plain:

@@ -20,6 +20,7 @@ from txnlog.errors import InvalidSchema
 from txnlog.segments.number_arrays import arrow_of, numbers_of
 from txnlog.values.avro_columns import Numbers, Problems, plain_type, spread
 from txnlog.values.avro_schema import MOST_DEFAULT_VALUES, AvroField, AvroType, short_name
+from txnlog.values.rows import BYTES_OF_FIELD
 
 PROMOTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "int": ("long", "float", "double"),
@@ -82,6 +83,7 @@ def resolve(
 
     Raises:
         Unresolvable: the types do not fit.
+        TooManyFields: the values become too much together.
     """
     if writer.kind == "union":
         return _from_union(column, writer, reader, rows, problems)
@@ -94,7 +96,7 @@ def resolve(
     if writer.kind == reader.kind == "record":
         return _record(column, writer, reader, rows, problems)
     if writer.kind == reader.kind == "array":
-        owners, values = _elements(column, rows)
+        owners, values = _elements(column, writer, reader, rows, problems)
         made = resolve(values, writer.parts[0], reader.parts[0], owners, problems)
         return _lists(column, made, reader.arrow())
     if writer.kind == reader.kind == "map":
@@ -241,6 +243,7 @@ def _record(
                 raise Unresolvable(f"field {one.name!r:.200}: {error}") from error
         elif one.default:
             value = default_column(one.type, one.default[0])
+            problems.budget.spend(len(rows) * (value.nbytes // BYTES_OF_FIELD))
             made.append(value.take(arrow_of(np.zeros(len(rows), np.int64))))
         else:
             raise Unresolvable(
@@ -251,10 +254,14 @@ def _record(
     return pa.StructArray.from_arrays(made, fields=[*reader.arrow()])
 
 
-def _elements(column: pa.Array, rows: Numbers) -> tuple[Numbers, pa.Array]:
+def _elements(
+    column: pa.Array, writer: AvroType, reader: AvroType, rows: Numbers, problems: Problems
+) -> tuple[Numbers, pa.Array]:
     """The values of all lists, and for each the number of the value that it is in."""
     bounds = column.offsets.to_numpy()
     first, last = int(bounds[0]), int(bounds[-1])
+    more = reader.parts[0].width - writer.parts[0].width
+    problems.budget.spend(max(0, more) * (last - first))
     return np.repeat(rows, np.diff(bounds)), column.values.slice(first, last - first)
 
 
@@ -271,7 +278,7 @@ def _nulls_of(column: pa.Array) -> pa.Array | None:
 def _map(
     column: pa.Array, writer: AvroType, reader: AvroType, rows: Numbers, problems: Problems
 ) -> pa.Array:
-    owners, pairs = _elements(column, rows)
+    owners, pairs = _elements(column, writer, reader, rows, problems)
     keys = _texts(pairs.field("key"), owners, problems)
     values = resolve(pairs.field("value"), writer.parts[0], reader.parts[0], owners, problems)
     bounds = column.offsets.to_numpy()
@@ -344,7 +351,9 @@ def _enum(
     column: pa.Array, writer: AvroType, reader: AvroType, rows: Numbers, problems: Problems
 ) -> pa.Array:
     column = _within(column, 0, len(writer.symbols), "that of a symbol", rows, problems)
-    made = _symbols(writer, reader).take(column)
+    known, longest = _symbols(writer, reader)
+    problems.budget.spend(len(column) * (longest // BYTES_OF_FIELD))
+    made = known.take(column)
     lost = pc.and_(column.is_valid(), made.is_null())
     if pc.any(lost).as_py():
         problems.add(
@@ -354,12 +363,14 @@ def _enum(
     return made
 
 
-def _symbols(writer: AvroType, reader: AvroType) -> pa.Array:
-    """What a reader has for each of a writer's symbols."""
+def _symbols(writer: AvroType, reader: AvroType) -> tuple[pa.Array, int]:
+    """What a reader has for each of a writer's symbols, and the bytes of the longest."""
     if reader not in writer.read_as:
         known = [s if s in reader.numbers else reader.default_symbol for s in writer.symbols]
-        writer.read_as[reader] = pa.array(known, pa.string())
-    return writer.read_as[reader]
+        made = pa.array(known, pa.string())
+        writer.read_as[reader] = made, pc.max(pc.binary_length(made)).as_py() or 0
+    found: tuple[pa.Array, int] = writer.read_as[reader]
+    return found
 
 
 def _decimals(column: pa.Array, reader: AvroType, rows: Numbers, problems: Problems) -> pa.Array:

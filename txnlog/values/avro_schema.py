@@ -75,6 +75,8 @@ class AvroType:
     nodes: int = field(default=1, repr=False)
     depth: int = field(default=1, repr=False)
     least_bytes: int = field(default=1, repr=False)
+    width: int = field(init=False, repr=False)
+    """Columns of a value, nested ones included, but for those within lists."""
     numbers: Mapping[str, int] = field(init=False, repr=False)
     """Of a record's fields, and of an enum's symbols."""
     known_as: frozenset[str] = field(init=False, repr=False)
@@ -83,8 +85,12 @@ class AvroType:
     """An enum's symbols under the schemas of readers, as far as they were asked for."""
 
     def __post_init__(self) -> None:
+        inner = [one.type for one in self.fields]
+        inner += self.others if self.kind == "union" else []
+        own = self.kind != "union" or len(inner) != 1
         names = self.symbols or [one.name for one in self.fields]
         known = frozenset(map(short_name, (self.name, *self.aliases)))
+        object.__setattr__(self, "width", own + sum(one.width for one in inner))
         object.__setattr__(self, "numbers", {name: n for n, name in enumerate(names)})
         object.__setattr__(self, "known_as", known)
 

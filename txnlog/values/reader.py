@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from txnlog.segments.records import HEADERS_TYPE
 from txnlog.values.avro_columns import MOST_SHOWN, Problems
 from txnlog.values.codecs import Codec, make_codec
 from txnlog.values.framing import Frames, check_id_bytes
-from txnlog.values.rows import TooManyFields
+from txnlog.values.rows import BYTES_OF_FIELD, TooManyFields, check_together, width_of
 from txnlog.values.schemas import (
     MOST_IDS,
     MOST_TOGETHER_BYTES,
@@ -104,6 +105,10 @@ class ValueReader:
                     f"a field of {subject!r:.200} is called {name!r:.60}, as a part of each record"
                 )
 
+    @cached_property
+    def _width(self) -> int:
+        return width_of(pa.struct([*self.schema]))
+
     @property
     def schema(self) -> pa.Schema:
         """The columns of the values, each of which may be null where a value is a dead letter."""
@@ -117,10 +122,19 @@ class ValueReader:
         Raises:
             StorageError: the registry cannot be reached: nothing is known about the values then.
             InvalidOption: these are no bytes.
-            InvalidRecord: they would become columns of gigabytes; fewer at a time do not.
+            InvalidRecord: they would become columns of gigabytes, or more than fits in memory;
+                fewer at a time may not.
         """
-        frames = Frames(_as_binary(values), self._id_bytes)
+        try:
+            return self._decode(values)
+        except MemoryError as error:
+            raise TooManyFields(f"{len(values)} values take more memory than there is") from error
+
+    def _decode(self, values: pa.Array | pa.ChunkedArray) -> DecodedValues:
         count = len(values)
+        check_together(count, self._width)
+        frames = Frames(_as_binary(values), self._id_bytes)
+        size = 0
         reasons = frames.problems
         made: list[pa.Array] = []
         rows: list[Any] = []
@@ -141,6 +155,9 @@ class ValueReader:
                 continue
             for number, reason in problems.reasons.items():
                 reasons[int(mine[number])] = f"schema {schema_id}: {reason}"[:MOST_SHOWN]
+            size += max(0, found.nbytes - int((ends - starts).sum()))
+            if made:
+                check_together(count, size // BYTES_OF_FIELD)
             made.append(found)
             rows.append(mine)
         columns = self._in_rows(made, rows, count, reasons)
@@ -174,12 +191,19 @@ class ValueReader:
 
     def read_pieces(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
         """One batch of records, in as many pieces as memory asks for, each beside its columns."""
+        found = None
         try:
-            yield batch, self.read_batch(batch)
+            found = self.read_batch(batch)
         except TooManyFields:
-            half = len(batch) // 2
-            yield from self.read_pieces(batch.slice(0, half))
-            yield from self.read_pieces(batch.slice(half))
+            if len(batch) < 2:
+                raise
+        if found is not None:
+            yield batch, found
+            return
+        # Not above: while the error is handled, it holds all that there was when it was raised.
+        half = len(batch) // 2
+        yield from self.read_pieces(batch.slice(0, half))
+        yield from self.read_pieces(batch.slice(half))
 
     def read_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """One batch of records; see :meth:`batch_schema`. Raises InvalidRecord: see `decode`."""

@@ -16,10 +16,44 @@ MOST_FIELDS: Final = 1 << 20
 """Of one value, and one more for each of its bytes."""
 MOST_FIELDS_TOGETHER: Final = 1 << 24
 """Of values that are decoded together, unless it is one alone."""
+BYTES_OF_FIELD: Final = 16
+"""Longer ones count as several, where their bytes are the schema's and not the value's."""
 
 
 class TooManyFields(InvalidRecord):
     """Values that are decoded together have more fields than fit; fewer at a time do."""
+
+
+class Budget:
+    """What values that are decoded together become, besides what their own bytes are."""
+
+    def __init__(self) -> None:
+        self._left = MOST_FIELDS_TOGETHER
+
+    def spend(self, fields: int) -> None:
+        """So many more fields. Raises TooManyFields."""
+        self._left -= fields
+        if self._left < 0:
+            raise _too_many()
+
+
+def width_of(kind: Any) -> int:  # noqa: ANN401 - pyarrow has no types
+    """Columns of a type, nested ones included, but for those within lists."""
+    inner = [field.type for field in kind] if pa.types.is_struct(kind) else []
+    return 1 + sum(map(width_of, inner))
+
+
+def check_together(rows: int, fields: int) -> None:
+    """Raises TooManyFields: so many rows are too many for columns with so many fields."""
+    if rows > 1 and rows * fields > MOST_FIELDS_TOGETHER:
+        raise _too_many()
+
+
+def _too_many() -> TooManyFields:
+    return TooManyFields(
+        f"values together have more than {MOST_FIELDS_TOGETHER} fields, those that are "
+        "null included: decode fewer at a time"
+    )
 
 
 class RowColumns:
@@ -48,10 +82,7 @@ class RowColumns:
         self._in_rows += spent
         self._together += spent
         if self._together > MOST_FIELDS_TOGETHER and (self._rows or self._done):
-            raise TooManyFields(
-                f"values together have more than {MOST_FIELDS_TOGETHER} fields, those that are "
-                "null included: decode fewer at a time"
-            )
+            raise _too_many()
         self._rows.append(row)
         if self._in_rows > MOST_FIELDS:
             self._turn()
