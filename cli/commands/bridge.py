@@ -75,10 +75,9 @@ def run_bridge(
       txnlog bridge --to kafka://broker:9092 --topics orders
     """
     from txnlog.bridge import KafkaSink, KafkaSource
-    from txnlog.errors import InvalidOption
 
     if (source is None) == (target is None):
-        raise InvalidOption("give --from or --to: which way the records go")
+        raise typer.BadParameter("give --from or --to: which way the records go")
     kind = KafkaSource if source is not None else KafkaSink
     bridge = kind(
         session.open_store(),

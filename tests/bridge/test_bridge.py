@@ -14,9 +14,16 @@ import txnlog
 from tests.bridge.mock_kafka import PARTITIONS, MockKafka, Row
 from tests.support.cli.cli_command import cli
 from txnlog import TopicPartition
-from txnlog.bridge import BridgeCommit, KafkaSink, KafkaSource
+from txnlog.bridge import BridgeCommit, KafkaSink, KafkaSource, client
 from txnlog.bridge.source import POSITIONS
-from txnlog.errors import BridgeFailed, InvalidOption, InvalidTopic, OffsetOutOfRange, TxnlogError
+from txnlog.errors import (
+    BridgeFailed,
+    InvalidOption,
+    InvalidTopic,
+    OffsetOutOfRange,
+    TxnlogError,
+    UnknownTopicOrPartition,
+)
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 
@@ -167,10 +174,10 @@ def test_the_command_copies_in_and_out(kafka: MockKafka, tmp_path: Path) -> None
     assert [(commit["record_count"], commit["lag"]) for commit in out.json()] == [(4, 0)]
     assert kafka.rows("b") == by_partition([*some_rows(50, 4)] * 2)
     both = cli("bridge", "--from", cluster, "--to", cluster, "--topics", "a", *where)
-    assert (both.code, "--from or --to" in both.err) == (1, True)
+    assert (both.code, "--from or --to" in both.err) == (2, True)
     given.write_text("sasl.password", encoding="utf-8")
     wrong = cli("bridge", "--from", cluster, "--topics", "a", *where)
-    assert (wrong.code, "line 1 is not KEY=VALUE" in wrong.err) == (1, True)
+    assert (wrong.code, "line 1 is not KEY=VALUE" in wrong.err) == (2, True)
 
 
 def test_a_second_instance_takes_over(kafka: MockKafka, tmp_path: Path) -> None:
@@ -267,6 +274,22 @@ def test_records_that_were_deleted_before_they_went_out(kafka: MockKafka, tmp_pa
         KafkaSink(store, kafka.servers, ["t"]).run(until_end=True)
     KafkaSink(store, kafka.servers, ["t"], skip_lost=True).run(until_end=True)
     assert [row[2] for row in kafka.rows("t")] == [b"0", b"1", b"2", b"3", b"6", b"7"]
+
+
+def test_a_cluster_that_does_not_answer_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By its address, and not tried again; what the store lacks is told before."""
+    monkeypatch.setattr(client, "WAIT_S", 1.5)
+    store = txnlog.open(str(tmp_path / "s"), create=True)
+    with pytest.raises(UnknownTopicOrPartition, match="'t'"):
+        KafkaSink(store, "127.0.0.1:9", ["t"]).run(until_end=True)
+    store.topics.create("t")
+    for kind in (KafkaSource, KafkaSink):
+        with pytest.raises(BridgeFailed, match=r"Kafka at 127\.0\.0\.1:9: Kafka says"):
+            kind(store, "127.0.0.1:9", ["t"]).run(until_end=True)
+    told = [record.getMessage().partition(" ")[0] for record in caplog.records]
+    assert told.count("FAIL") <= 1
 
 
 @pytest.mark.parametrize(

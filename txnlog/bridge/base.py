@@ -114,10 +114,12 @@ class Bridge(ABC):
             is_stopped: asked about once a second; true ends it after a commit.
 
         Raises:
-            BridgeFailed: Kafka refuses something, records were deleted that were not copied, or a
-                newer instance has taken over.
+            BridgeFailed: Kafka does not answer when it begins, or refuses something, records were
+                deleted that were not copied, or a newer instance has taken over.
             TxnlogError: the store failed.
         """
+        self._check_store()
+        self.cluster.check_answers()
         attempts = _ATTEMPTS
 
         def told(commit: BridgeCommit) -> None:
@@ -139,6 +141,10 @@ class Bridge(ABC):
                 _logger.warning("bridge %s begins again: %s", self.name, error)
                 clock = self.store.logs.clock
                 clock.sleep(2.0 ** (_ATTEMPTS - attempts) * clock.jitter())
+
+    @abstractmethod
+    def _check_store(self) -> None:
+        """Raise if the store lacks what is to be copied."""
 
     @abstractmethod
     def _attempt(self, progress: CopyProgress) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
+import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
@@ -11,8 +13,7 @@ from typing import Any, Final
 
 from txnlog.errors import BridgeFailed, InvalidOption, how_to_install
 
-_logger = logging.getLogger(__name__)
-
+_REPEATED_S: Final = 60.0
 SCHEME: Final = "kafka://"
 _SERVERS = re.compile(r"[A-Za-z0-9_.:\[\]-]+(,[A-Za-z0-9_.:\[\]-]+)*")
 _OURS: Final = frozenset(
@@ -46,6 +47,26 @@ WAIT_S: Final = 30.0
 """How long an answer of Kafka's is waited for."""
 _GATHERING_S: Final = 0.02
 """How long more is waited for once something has come, so that few records are not few each."""
+
+
+class _Seldom(logging.Filter):
+    """Of what librdkafka repeats, such as each attempt to reach a server, one a minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = record.getMessage().partition(" ")[0]  # FAIL, for example
+        now_s = time.monotonic()
+        if now_s - self._said.get(kind, -math.inf) < _REPEATED_S:
+            return False
+        self._said[kind] = now_s
+        return True
+
+
+_client_logger = logging.getLogger(f"{__name__}.librdkafka")
+_client_logger.addFilter(_Seldom())
 
 
 def load() -> ModuleType:
@@ -87,6 +108,11 @@ class Cluster:
         if wrong := sorted(_OURS & self._options.keys()):
             raise InvalidOption(f"option {wrong[0]!r} of Kafka's client is decided by the bridge")
 
+    def check_answers(self) -> None:
+        """Raise BridgeFailed unless the cluster can be reached: a mistake is told at once."""
+        with reported(f"Kafka at {self.servers}"):
+            self.admin().list_topics(timeout=WAIT_S)
+
     def config(self, **own: str | bool | float) -> dict[str, str | bool | float]:
         """The settings of a client; ``own`` has underscores in the place of dots."""
         ours = {name.replace("_", "."): value for name, value in own.items()}
@@ -106,7 +132,7 @@ class Cluster:
             isolation_level="read_committed",
         )
         with reported("Kafka's client"):
-            return load().Consumer(config, logger=_logger)
+            return load().Consumer(config, logger=_client_logger)
 
     def producer(self, transactional_id: str, timeout_ms: int) -> Any:  # noqa: ANN401 - confluent_kafka.Producer
         """A producer with transactions. Raises InvalidOption, BridgeFailed."""
@@ -117,7 +143,7 @@ class Cluster:
             acks="all",
         )
         with reported("Kafka's client"):
-            return load().Producer(config, logger=_logger)
+            return load().Producer(config, logger=_client_logger)
 
     def admin(self) -> Any:  # noqa: ANN401 - confluent_kafka.admin.AdminClient
         """A client for topics. Raises InvalidOption, BridgeFailed."""
@@ -125,7 +151,7 @@ class Cluster:
         from confluent_kafka.admin import AdminClient
 
         with reported("Kafka's client"):
-            return AdminClient(self.config(), logger=_logger)
+            return AdminClient(self.config(), logger=_client_logger)
 
 
 def take(consumer: Any, most: int, wait_s: float) -> list[Any]:  # noqa: ANN401 - confluent_kafka.Consumer

@@ -34,6 +34,10 @@ class KafkaSink(Bridge):
 
     _positions = POSITIONS
 
+    def _check_store(self) -> None:
+        for topic in self.topics:
+            self.store.topics.describe(topic)
+
     def _attempt(self, progress: CopyProgress) -> bool:
         with _Copying(self, progress) as copying:
             return copying.run()
@@ -67,9 +71,9 @@ class _Copying:
 
     def run(self) -> bool:
         reader, progress = self._reader, self._progress
+        partitions = self._look_for_partitions()
         with reported("Kafka's transactions"):
             self._producer.init_transactions(client.WAIT_S)
-        partitions = self._look_for_partitions()
         self._make_topics(partitions)
         topics = self._sink.store.topics
         ids = {topic: topics.describe(topic).topic_id for topic in self._sink.topics}

@@ -39,6 +39,9 @@ class KafkaSource(Bridge):
 
     _positions = POSITIONS
 
+    def _check_store(self) -> None:
+        """What it lacks is made."""
+
     def _attempt(self, progress: CopyProgress) -> bool:
         with _Copying(self, progress) as copying:
             return copying.run()
