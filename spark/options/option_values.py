@@ -30,6 +30,8 @@ _NO_MEANING = {
     ),
 }
 
+_ARGUMENTS = {"latest": "latest=True", "values": "values=..."}
+"""What Spark's own reader has no option for."""
 _ACCEPTED = ", ".join([KAFKA_GROUP_ID, *(f"kafka.{name}" for name in KAFKA_SPELLINGS)])
 
 _T = TypeVar("_T")
@@ -127,6 +129,8 @@ class OptionValues:
         by_lower = {option.lower(): option for option in self._known}
         close = get_close_matches(name, by_lower, n=1)
         hints = [f"did you mean {by_lower[close[0]]}?"] if close else []
+        if (argument := name.lower()) in _ARGUMENTS:
+            hints.append(f"it is an argument: txnlog.spark.read(..., {_ARGUMENTS[argument]});")
         if list_all:
             hints.append(f"known are {', '.join(self._known)} and storage.*")
         return f"unknown option {name!r} for a {self._verb}; {' '.join(hints)}".rstrip("; ")

@@ -226,7 +226,10 @@ class SparkTransaction:
 
     @property
     def consumed_records(self) -> int:
-        """How many records the reads so far return: 0 means that the group has caught up."""
+        """How many records the reads so far return: 0 means that the group has caught up.
+
+        By their offsets: what compaction or a purge has taken away is counted, too.
+        """
         return sum(read.record_count for read in self._reads)
 
     @property

@@ -177,7 +177,7 @@ def test_the_command_copies_in_and_out(kafka: MockKafka, tmp_path: Path) -> None
     assert (both.code, "--from or --to" in both.err) == (2, True)
     given.write_text("sasl.password", encoding="utf-8")
     wrong = cli("bridge", "--from", cluster, "--topics", "a", *where)
-    assert (wrong.code, "line 1 is not KEY=VALUE" in wrong.err) == (2, True)
+    assert (wrong.code, "line 1 is not KEY=VALUE" in wrong.err) == (1, True)
 
 
 def test_a_second_instance_takes_over(kafka: MockKafka, tmp_path: Path) -> None:

@@ -133,6 +133,10 @@ def test_a_view_of_a_kafka_job_is_written_to() -> None:
         ({"path": "/s", "assign": "nonsense"}, "option assign must be JSON"),
         ({**READ, "startingofsets": "latest"}, "did you mean startingOffsets"),
         ({**READ, "colour": "red"}, "unknown option 'colour' for a read"),
+        (
+            {**READ, "latest": "true"},
+            "it is an argument: txnlog.spark.read(..., ",
+        ),
         ({**READ, "topic": "x"}, "option topic is for a write"),
         ({**READ, "subscribepattern": ".*"}, "exactly one of the options subscribe"),
         ({"path": "/s", "subscribepattern": "a("}, "is not a regular expression"),

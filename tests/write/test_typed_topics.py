@@ -256,6 +256,14 @@ def test_deep_nesting_is_refused_and_not_followed() -> None:
         make_schema(pa.schema([("a", kind)]))
 
 
+def test_a_schema_of_spark_is_told_how_to_be_one_of_arrow(store: Store) -> None:
+    class StructType:
+        """By name: here is no Spark."""
+
+    with pytest.raises(InvalidSchema, match=r"not StructType; frame\.limit\(0\)\.toArrow\(\)"):
+        store.topics.create("t", schema=StructType())  # type: ignore[arg-type]
+
+
 def test_settings_fit_the_schema(store: Store) -> None:
     """Which is in no batch of Kafka's, and may have no key."""
     schema = pa.schema([("a", pa.int8())])

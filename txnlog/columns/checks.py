@@ -132,7 +132,11 @@ def check_columns(columns: object, ids: Ids) -> pa.Schema:
     from txnlog.segments.schema_columns import DEFAULT
 
     if not isinstance(columns, pa.Schema):
-        raise InvalidSchema(f"a schema must be a pyarrow.Schema, not {type(columns).__name__}")
+        kind = type(columns).__name__
+        hint = "; frame.limit(0).toArrow().schema has that of Spark's frame"
+        raise InvalidSchema(
+            f"a schema must be a pyarrow.Schema, not {kind}{hint if kind == 'StructType' else ''}"
+        )
     if not len(columns):
         raise InvalidSchema("a schema needs at least one column")
     _check_names([field.name for field in columns], "column")

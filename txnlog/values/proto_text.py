@@ -51,7 +51,7 @@ sys.exit(protoc.main(["protoc", *sys.argv[1:]]))
 """
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=256)
 def compile_proto(main: str, texts: Sequence[tuple[str, str]], descriptors: bytes) -> bytes:
     """A descriptor set of a file and all that it imports, each file behind what it imports.
 

@@ -348,10 +348,13 @@ def _hint(found: pa.DataType, wanted: pa.DataType) -> str:
     if types.is_floating(found) and types.is_integer(wanted):
         return (
             ". Whole numbers with gaps are floats in pandas: make them numbers that can be null, "
-            f"as astype('{str(wanted).title()}') does"
+            f"as astype('{str(wanted).title()}') does; in Spark cast them"
         )
     if _is_wall_clock(found) and _is_moment(wanted):
-        return ". Say in which zone it is, as dt.tz_localize('UTC') does in pandas"
+        return (
+            ". Say in which zone it is, as dt.tz_localize('UTC') does in pandas, and a cast to "
+            "timestamp in Spark"
+        )
     return ""
 
 
