@@ -261,7 +261,7 @@ def test_a_schema_of_spark_is_told_how_to_be_one_of_arrow(store: Store) -> None:
         """By name: here is no Spark."""
 
     with pytest.raises(InvalidSchema, match=r"not StructType; frame\.limit\(0\)\.toArrow\(\)"):
-        store.topics.create("t", schema=StructType())  # type: ignore[arg-type]
+        store.topics.create("t", schema=StructType())
 
 
 def test_settings_fit_the_schema(store: Store) -> None:
