@@ -368,7 +368,7 @@ class SchemaAdmin:
             for key, value, offset in zip(*map(pa.Array.to_pylist, batch.columns), strict=True):
                 try:
                     _fold(state, key, value)
-                except (ValueError, RecursionError) as error:
+                except (ValueError, RecursionError, InvalidOption) as error:
                     raise InvalidRecord(
                         f"{TOPIC}:0 has a record at offset {offset} that is none of a schema "
                         f"registry's: {error}"

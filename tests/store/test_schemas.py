@@ -198,9 +198,11 @@ def test_what_a_registry_of_kafkas_has_written(store: Store) -> None:
     assert store.schemas.by_id(6).text == text  # values that carry it can still be read
     added = store.schemas.add("s", schema(x=None, z=1))
     assert (added.id, added.version) == (8, 3)  # neither is given twice
-    for bad in ("[]", '{"keytype":"SCHEMA","subject":7}', "[" * 100_000):
+    unknown = '{"keytype":"CONFIG","subject":"s"}', '{"compatibilityLevel":"WHAT"}'
+    keys = ("[]", '{"keytype":"SCHEMA","subject":7}', "[" * 100_000)
+    for bad, content in (*((one, "{}") for one in keys), unknown):
         with store.producer() as producer:
-            producer.send(TOPIC, b"{}", key=bad)
+            producer.send(TOPIC, content, key=bad)
         with pytest.raises(InvalidRecord, match=f"{TOPIC}:0 has a record at offset"):
             store.schemas.list()
         store.topics.delete(TOPIC)
