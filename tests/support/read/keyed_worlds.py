@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +74,7 @@ class World:
     is_typed: bool
     stray_rate: float
     clock: VirtualClock = field(default_factory=lambda: VirtualClock(START_MS))
+    make: Callable[[VirtualClock], Store] | None = None
     store: Store = field(init=False)
     holder: Producer | None = None
     sent: dict[int, Sent] = field(default_factory=dict)
@@ -87,9 +89,12 @@ class World:
     by_compaction: Counter[bool] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        storage = HeapStorage()
-        storage.time_ms = lambda: self.clock.time_ms
-        self.store = attach(storage, create=True, clock=self.clock)
+        if self.make is None:
+            storage = HeapStorage()
+            storage.time_ms = lambda: self.clock.time_ms
+            self.store = attach(storage, create=True, clock=self.clock)
+        else:
+            self.store = self.make(self.clock)
         given: dict[str, Any] = {"schema": TYPED, "key": ["name", "n"]} if self.is_typed else {}
         if not self.is_typed:
             self.formats += ("kafka",)
