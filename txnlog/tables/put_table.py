@@ -22,7 +22,7 @@ MOST_SNAPSHOTS = 100
 """Of one answer: each is sent to every client, and put with the next one."""
 MOST_METADATA_BYTES = 64 << 20
 
-_PRIMITIVE = r"^[a-z]{1,20}(\[[0-9]{1,9}\]|\([0-9]{1,2}, ?[0-9]{1,2}\))?$"
+_PRIMITIVE = r"\A[a-z]{1,20}(\[[0-9]{1,9}\]|\([0-9]{1,2}, ?[0-9]{1,2}\))?\Z"
 _Primitive: TypeAlias = Annotated[str, Meta(max_length=40, pattern=_PRIMITIVE)]
 _Type: TypeAlias = "_Primitive | _Struct | _List | _Map"
 _Whole: TypeAlias = Annotated[int, Meta(ge=-(1 << 63) + 1, le=(1 << 63) - 1)]
