@@ -56,7 +56,7 @@ _MOST_RECORDS: Final = (1 << 31) - 1
 _logger = logging.getLogger(__name__)
 
 
-@names_wrong_arguments()
+@names_wrong_arguments("poll")
 class Consumer:
     """Reads topics in the order of their offsets, partition by partition.
 
@@ -876,7 +876,7 @@ def _check_timeout(timeout_ms: int) -> int:
     if isinstance(timeout_ms, float):
         raise InvalidOption(
             f"timeout_ms is {timeout_ms!r}; it is a whole number of milliseconds: for so many "
-            f"seconds give timeout_ms={round(timeout_ms * 1000)}"
+            f"seconds give timeout_ms={timeout_ms * 1000:.0f}"
         )
     return check_whole_number(timeout_ms, "timeout_ms", InvalidOption, least=0)
 
