@@ -22,6 +22,7 @@ from txnlog.errors import (
     InvalidOption,
     InvalidTxnState,
     OffsetOutOfRange,
+    ProducerFenced,
     SnapshotExpired,
     UnknownTopicOrPartition,
     UnsupportedVersion,
@@ -545,3 +546,11 @@ def test_what_has_outlived_every_timeout_cannot_grow(store: Store, clock: Virtua
         producer.commit_transaction()
     producer.abort_transaction()
     assert values(store.snapshot(["t", "u"], at=clock.now_ms())) == {"t": [], "u": []}
+    producer = begin(store, "p", timeout_ms=10_000)
+    producer.send("t", b"early")
+    producer.flush()
+    clock.time_ms += HOUR_MS
+    store.snapshot("t")  # ends it
+    producer.send("u", b"too late")
+    with pytest.raises(ProducerFenced):
+        producer.commit_transaction()

@@ -357,6 +357,7 @@ class Coordinator:
         if state.open and state.started_at_ms is not None:
             age_ms = self._logs.clock.now_ms() - state.started_at_ms
             if age_ms > longest_ms + SKEW_MS // 2:
+                self._check_current()  # most likely others have ended it long ago
                 raise InvalidTxnState(
                     f"{state.ref} was begun {age_ms} ms ago, and transaction.max.timeout.ms is "
                     f"{longest_ms}: nothing can be added to it any more; abort it"
