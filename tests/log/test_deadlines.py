@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.steps import append, begin_with, elsewhere, new_store, values
 from tests.support.storage.timed_storage import TimedStorage
-from txnlog.errors import ProducerFenced, StorageError
+from txnlog.errors import InvalidTxnState, ProducerFenced, StorageError
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.state.transaction import HELP_AFTER_MS
 from txnlog.store import attach
@@ -271,17 +271,27 @@ def test_a_transaction_that_joins_topics_late_is_not_younger(
     assert elsewhere(storage, clock).transactions.describe("dead").status == "CompleteAbort"
 
 
+@pytest.mark.parametrize("behind_ms", [80_000, HOUR_MS])
 def test_a_producer_whose_clock_is_put_right_is_not_older(
-    heap: HeapStorage, clock: VirtualClock
+    heap: HeapStorage, clock: VirtualClock, behind_ms: int
 ) -> None:
-    """It begins an hour in the past and joins a topic now: by the storage's clock it is young."""
+    """It begins in the past and joins a topic now: by the storage's clock it is young.
+
+    Its appends must not be further apart than any transaction's, by its own clock.
+    """
     storage = TimedStorage(heap, clock)
-    process = VirtualClock(clock.time_ms - HOUR_MS, next(_SEEDS))
+    process = VirtualClock(clock.time_ms - behind_ms, next(_SEEDS))
     store = attach(storage, clock=process)
     store.topics.create("u")
     producer = begin_with(store, "p", b"p")
     process.time_ms = clock.time_ms
     producer.send("u", b"late")
+    if behind_ms == HOUR_MS:
+        with pytest.raises(InvalidTxnState, match="nothing can be added to it any more"):
+            producer.flush()
+        producer.abort_transaction()
+        assert values(elsewhere(storage, clock)) == []
+        return
     producer.flush()
     values(elsewhere(storage, clock))
     producer.commit_transaction()
