@@ -322,7 +322,6 @@ def floors() -> str:
         picture.box(20, top(row), 780, 32)
         picture.text(410, top(row) + 21, modules, "code bold middle")
     for row, words in (
-        (0, "what people type, run and look at"),
         (4, "what operators ask for"),
         (5, "other formats, in and out"),
         (6, "data, in and out"),
@@ -330,7 +329,7 @@ def floors() -> str:
         (10, "what entries mean: no I/O, no clock"),
         (13, "record batches, indexes: bytes"),
     ):
-        picture.text(20 if row else 290, top(row) + 21, words, "small")
+        picture.text(20, top(row) + 21, words, "small")
     for row, x, until in (
         (0, 140, 1),
         (0, 680, 1),
