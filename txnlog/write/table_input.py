@@ -120,8 +120,9 @@ def _read(
     try:
         for batch in batches():
             names = batch.schema.names
-            if twice := [name for name in names if names.count(name) > 1]:
-                raise InvalidRecord(f"the input has column {twice[0]!r:.60} twice")
+            if len({*names}) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise InvalidRecord(f"the input has column {twice!r:.60} twice")
             chosen = [name for name in names if name not in placed]
             yield batch.select(chosen)
     except OSError as error:
