@@ -325,3 +325,14 @@ def test_wrong_arguments_are_told(
         wrong(txnlog.open(str(tmp_path), create=True))
     assert "s3cret" not in str(raised.value)
     assert "u:p" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("given", "waits"), [({}, 100), ({"fetch.wait.max.ms": "500"}, "500")])
+def test_brokers_tell_soon_that_a_partition_has_ended(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], waits: object
+) -> None:
+    """Many partitions are read to their ends; a user may still say how long brokers wait."""
+    made: list[dict[str, object]] = []
+    monkeypatch.setattr(client.load(), "Consumer", lambda config, **_: made.append(config))
+    client.Cluster("localhost:1", given).consumer("g")
+    assert [config["fetch.wait.max.ms"] for config in made] == [waits]

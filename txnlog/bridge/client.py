@@ -47,6 +47,8 @@ WAIT_S: Final = 30.0
 """How long an answer of Kafka's is waited for."""
 _GATHERING_S: Final = 0.02
 """How long more is waited for once something has come, so that few records are not few each."""
+_FETCH_WAIT_MS: Final = 100
+"""How long a broker waits before it tells that a partition has ended: 500 by its own default."""
 
 
 class _Seldom(logging.Filter):
@@ -131,6 +133,7 @@ class Cluster:
             auto_offset_reset="error",
             isolation_level="read_committed",
         )
+        config.setdefault("fetch.wait.max.ms", _FETCH_WAIT_MS)
         with reported("Kafka's client"):
             return load().Consumer(config, logger=_client_logger)
 
