@@ -8,10 +8,22 @@ from itertools import pairwise
 from typing import Any
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.support.log.settling import settle_early
-from tests.support.steps import another, append, begin, checkpoint, new_store, send, upload, values
+from tests.support.steps import (
+    another,
+    append,
+    begin,
+    begin_with,
+    checkpoint,
+    new_store,
+    send,
+    upload,
+    values,
+)
 from tests.support.storage.disturbed_storages import LosingStorage
 from txnlog import names
 from txnlog.errors import (
@@ -21,6 +33,8 @@ from txnlog.errors import (
     TxnlogError,
     UnknownTopicOrPartition,
 )
+from txnlog.log import manifests
+from txnlog.log.manifest_table import ManifestTable
 from txnlog.log.uploads import IdempotentWriter
 from txnlog.names import TopicPartition
 from txnlog.state import envelope
@@ -59,7 +73,11 @@ def facts(state: TopicState) -> dict[str, Any]:
     said: dict[str, Any] = msgspec.to_builtins(state)
     used = {segment.entry for part in state.partitions for segment in part.segments}
     said["aborted"] = sorted({*said["aborted"]} & used)
+    held = {(s.entry, n) for n, part in enumerate(state.partitions) for s in part.segments}
     said["recent"] = [entry for entry in said["recent"] if entry["number"] in used]
+    for entry in said["recent"]:
+        found = entry["first_offsets"]
+        entry["first_offsets"] = {n: found[n] for n in found if (entry["number"], n) in held}
     for known in said["producers"].values():
         del known["is_whole"], known["since_ms"], known["since_entry"]
     del said["settled"]
@@ -81,19 +99,26 @@ def folder(store: Store) -> list[str]:
 @pytest.mark.parametrize(
     "seed",
     [
-        0,
-        *(pytest.param(n, marks=pytest.mark.more) for n in range(1, 4)),
-        *(pytest.param(n, marks=pytest.mark.slow) for n in range(4, 9)),
+        *(0, 1),
+        *(pytest.param(n, marks=pytest.mark.more) for n in range(2, 5)),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in range(5, 9)),
     ],
 )
 def test_states_say_the_same_whatever_is_in_manifests(
-    heap: HeapStorage, clock: VirtualClock, seed: int, expiration_ms: int
+    heap: HeapStorage,
+    clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    expiration_ms: int,
 ) -> None:
     """Several processes append, abort, trim, settle, stay behind and catch up, in any order.
 
     Or producers are forgotten; not both, since what was deleted is not remembered for as long.
+    Entries are also larger than manifests, by every other seed.
     """
     random_ = random.Random(seed)
+    if seed % 2:
+        monkeypatch.setattr(manifests, "MAX_SEGMENTS", 1)
     config = {"producer.id.expiration.ms": expiration_ms, "log.cleanup.age.ms": 86_400_000}
     store = new_store(heap, clock, {"t": 3}, config=config)
     stores = [store, *(another(store) for _ in range(3))]
@@ -109,7 +134,8 @@ def test_states_say_the_same_whatever_is_in_manifests(
         value = b"%d" % turn
         match random_.randrange(8):
             case 0 | 1 | 2:
-                plain[index].send("t", value, partition=random_.randrange(3))
+                for partition in {random_.randrange(3), random_.randrange(3)}:
+                    plain[index].send("t", value, partition=partition)
                 plain[index].flush()
                 written.append(value)
             case 3 | 4 | 5:
@@ -393,6 +419,48 @@ def test_lists_that_are_lost_are_not_made_anew(heap: HeapStorage, store: Store, 
         heap.put(f"{at}/{name}", data)
     append(another(store), b"60", partition=0)
     assert values(another(store)) == [b"%d" % turn for turn in range(61)]
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_an_append_may_have_more_segments_than_a_manifest(
+    heap: HeapStorage, monkeypatch: pytest.MonkeyPatch, before: int, most: int
+) -> None:
+    """Also the first one, behind an entry without any: no manifest is empty."""
+    monkeypatch.setattr(manifests, "MAX_SEGMENTS", most)
+    store = new_store(heap, VirtualClock(), {"t": 7})
+    for turn in range(before):
+        append(store, b"%d" % turn)
+    with store.producer() as producer:
+        for partition in range(7):
+            producer.send("t", b"all %d" % partition, partition=partition)
+    for turn in range(before, 12):
+        append(store, b"%d" % turn)
+    assert all(ref.segment_count for ref in newest_list(store).manifests)
+    wanted = [b"%d" % turn for turn in range(12)] + [b"all %d" % turn for turn in range(7)]
+    assert sorted(values(another(store))) == sorted(wanted)
+    store.topics.delete("t")
+
+
+@pytest.mark.parametrize("count", [0, 300_000])
+def test_a_manifest_of_any_size_can_be_read_again(
+    heap: HeapStorage, store: Store, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """Of an append with as many segments as an entry can hold, or of none."""
+    begin_with(store, "x" * 200, b"v").commit_transaction()
+    log = store.logs.topic("t")
+    log.refresh()
+    parts = [(n, part.segments) for n, part in enumerate(log.state.partitions)]
+    one = ManifestTable.of(parts, {entry.number: entry for entry in log.state.recent}, ())
+    assert len(one) == 1
+    many = ManifestTable(one.table.take(pa.array(np.zeros(count, np.int64))))
+    data = many.encode()
+    assert len(ManifestTable.decode(data, many.ref("m", data, 0, 9), "m")) == count
+    monkeypatch.setattr("txnlog.log.manifest_table.MOST_STATE_BYTES", many.nbytes - 1)
+    if count:
+        with pytest.raises(CorruptEntry, match=f"a manifest of {count} segments takes"):
+            many.encode()
 
 
 def requests_of_commits(storage: Storage, clock: VirtualClock, count: int) -> list[int]:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 
 from txnlog.errors import CorruptEntry
-from txnlog.limits import SEGMENT_NAME
+from txnlog.limits import MOST_STATE_BYTES, SEGMENT_NAME
 from txnlog.names import OWN_FILE
 from txnlog.segments.number_arrays import numbers_of
 from txnlog.segments.untrusted import read_table
@@ -64,8 +64,10 @@ _NULLABLE = frozenset(
     field.name for field in SCHEMA if field.name.startswith(("kafka_", "transactional_"))
 )
 _SHARED_ROWS = 1 << 10
-_MAX_BYTES = 32 << 20
-"""How much a manifest may take in memory: several times what one of the most segments takes."""
+_MAX_ROW_BYTES = 1 << 10
+"""More than a row takes in memory: two names of 250 bytes, and 200 bytes of numbers."""
+_FRAME_BYTES = 64 << 10
+"""More than buffers are padded by."""
 _LEAST = {
     "partition": 0,
     "base_offset": 0,
@@ -157,7 +159,7 @@ class ManifestTable:
                 f"list says {ref.size_bytes} and {ref.crc:08x}; restore this file from a backup"
             )
         try:
-            table = read_table(data, SCHEMA, ref.segment_count, _MAX_BYTES)
+            table = read_table(data, SCHEMA, ref.segment_count, _most_bytes(ref.segment_count))
             _check_rows(table)
         except (ValueError, pa.ArrowException, OSError) as error:
             raise CorruptEntry(
@@ -167,7 +169,15 @@ class ManifestTable:
         return cls(table.combine_chunks())
 
     def encode(self) -> bytes:
-        """The bytes of a manifest: an Arrow IPC stream, its buffers compressed."""
+        """The bytes of a manifest: an Arrow IPC stream, its buffers compressed.
+
+        Raises CorruptEntry: it is larger than what :meth:`decode` takes.
+        """
+        if self.nbytes > (most := _most_bytes(len(self))):
+            raise CorruptEntry(
+                f"a manifest of {len(self)} segments takes {self.nbytes} bytes, and none may take "
+                f"more than {most}"
+            )
         sink = pa.BufferOutputStream()
         # Compressing few rows in several threads takes longer than in one.
         threads = len(self) > _SHARED_ROWS
@@ -318,17 +328,18 @@ class ManifestTable:
     def chunks(
         self, first_entry: int, end_entry: int, most: int
     ) -> Iterator[tuple[int, int, ManifestTable]]:
-        """Split it into runs of entries of about ``most`` rows: (first entry, end, rows)."""
+        """Split it into runs of entries of about ``most`` rows: (first entry, end, rows).
+
+        All rows of an entry stay together, however many they are, and no run is without rows.
+        """
         entries = np.sort(self.ints("entry"))
         low = first_entry
         for at in range(most, len(entries), most):
-            if entries[at] > low:
-                yield (
-                    low,
-                    int(entries[at]),
-                    self.where((self.ints("entry") >= low) & (self.ints("entry") < entries[at])),
-                )
-                low = int(entries[at])
+            end = int(entries[at])
+            rows = self.where((self.ints("entry") >= low) & (self.ints("entry") < end))
+            if len(rows):
+                yield low, end, rows
+                low = end
         rest = self.where(self.ints("entry") >= low)
         if len(rest):
             yield low, end_entry, rest
@@ -479,13 +490,19 @@ def _flags(column: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]
     return _ints(column.cast(pa.uint8())).astype(np.bool_)
 
 
+def _most_bytes(count: int) -> int:
+    """How much a manifest of so many rows may take in memory."""
+    return min(_FRAME_BYTES + count * _MAX_ROW_BYTES, MOST_STATE_BYTES)
+
+
 def _check_rows(table: pa.Table) -> None:
     """Raise ValueError for values that no manifest has, whoever has written it."""
     for name in table.schema.names:
         column = table.column(name)
         if column.null_count and name not in _NULLABLE:
             raise ValueError(f"column {name} has nulls")
-        if name == "name" and not pc.all(pc.match_substring_regex(column, _NAME)).as_py():
+        is_name = pc.match_substring_regex(column, _NAME) if name == "name" else None
+        if is_name is not None and not pc.all(is_name, min_count=0).as_py():
             raise ValueError("a segment's name has characters that no segment's has")
         if name not in _LEAST or not len(table):
             continue
