@@ -528,7 +528,8 @@ class Producer:
         """
         if self._background is not None:
             with self._fail_on_error():
-                self._background.submit(self._records.hand_over())
+                refused = self._background.take_refused()
+                self._background.submit(self._records.hand_over(refused))
             return {}
         # As in _place_all: what an interrupt takes on its way no later flush may leave out.
         self._phase = Phase.BROKEN

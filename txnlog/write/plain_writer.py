@@ -147,6 +147,7 @@ class BackgroundWriter:
         self._plain = plain
         self._pool: ThreadPoolExecutor | None = None
         self._waiting: deque[Future[None]] = deque()
+        self._refused: set[str] = set()
 
     def submit(self, buffers: Mapping[str, TopicBuffer]) -> None:
         """Take over buffers; the caller must not use them any more."""
@@ -157,6 +158,12 @@ class BackgroundWriter:
         ):
             self._waiting.popleft().result()
         self._waiting.append(self._pool.submit(self._write, buffers))
+
+    def take_refused(self) -> set[str]:
+        """Topics that took no records lately: they were recreated, for example."""
+        refused = {*self._refused}
+        self._refused -= refused
+        return refused
 
     def close(self) -> None:
         """Wait until everything was tried. Failures were only logged."""
@@ -193,4 +200,5 @@ class BackgroundWriter:
                 self._plain.give_up(error)
                 _logger.warning("acks=0: %s", error)
             except TxnlogError as error:
+                self._refused.add(waiting)
                 _logger.warning("acks=0: records for topic %r are lost: %s", waiting, error)

@@ -5,7 +5,7 @@ Used by a producer between its sends and its flush, and by a Spark transaction f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field
 from functools import partial
 from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
@@ -188,12 +188,13 @@ class RecordBuffers:
         self._interrupted = False
         return finished
 
-    def hand_over(self) -> dict[str, TopicBuffer]:
-        """Hand over all buffers; new ones keep the topics' metadata."""
+    def hand_over(self, refused: Collection[str]) -> dict[str, TopicBuffer]:
+        """Hand over all buffers; new ones keep the metadata of topics that were not refused."""
         for buffer in self._topics.values():
             buffer.flush_rows()
         handed, self._budget = self._topics, UploadBudget(self._settings.memory_bytes)
-        self._topics = {name: of.successor(self._budget) for name, of in handed.items()}
+        kept = handed.keys() - refused
+        self._topics = {name: handed[name].successor(self._budget) for name in kept}
         return handed
 
     def forget(self, topic: str) -> None:

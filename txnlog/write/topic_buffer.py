@@ -232,9 +232,10 @@ class TopicBuffer:
             return False
 
     def refresh_spec(self) -> TopicSpec:
-        """The topic's metadata, refreshed unless it cannot be read or the topic was recreated.
+        """The topic's metadata, refreshed unless it cannot be read.
 
-        Records buffered for a topic that was recreated are refused when they are placed.
+        Records buffered for a topic that was recreated are refused when they are placed: while
+        there are any, it stays that of the old one.
 
         Raises:
             UnknownTopicOrPartition: the topic was deleted.
@@ -245,7 +246,7 @@ class TopicBuffer:
         except StorageError as error:
             _logger.warning("topic %r is used as it was known: %s", self.spec.topic, error)
             return self.spec
-        return spec if spec.topic_id == self.spec.topic_id else self.spec
+        return spec if spec.topic_id == self.spec.topic_id or self.is_empty else self.spec
 
     def change_spec(self, spec: TopicSpec) -> None:
         """Upload the buffer, and go on with the topic's new partitions and settings."""
