@@ -528,8 +528,8 @@ class Producer:
         """
         if self._background is not None:
             with self._fail_on_error():
-                refused = self._background.take_refused()
-                self._background.submit(self._records.hand_over(refused))
+                handed = self._records.hand_over(self._background.take_refused())
+                self._background.submit(handed)
             return {}
         # As in _place_all: what an interrupt takes on its way no later flush may leave out.
         self._phase = Phase.BROKEN

@@ -385,6 +385,55 @@ def test_many_segments_are_written_as_few(heap: HeapStorage, clock: VirtualClock
     assert [row["offset"] for row in rows(store)] == [*range(0, 60, 2)]
 
 
+@pytest.mark.parametrize(
+    "config", [{"retention_ms": DAY_MS}, {"segment_ms": DAY_MS // 8}, {"retention_bytes": 8000}]
+)
+def test_retention_bounds_what_becomes_one(
+    heap: HeapStorage, clock: VirtualClock, config: dict[str, int]
+) -> None:
+    """It deletes whole segments: others' records must not stay longer because of a purge."""
+    store = new_store(heap, clock, **config)
+    for _ in range(48):
+        put(store, "ann", PERSON)
+        clock.time_ms += DAY_MS // 48
+    size_bytes = sum(segment.size_bytes for segment in store.topics.segments("t"))
+    purge(store, PERSON)
+    segments = another(store).topics.segments("t")
+    assert 1 < len(segments) < 48
+    if "retention_bytes" in config:  # a file's frame is more than its few records
+        assert len(segments) >= size_bytes // (8000 // 8)
+    else:
+        assert max(s.max_timestamp_ms - s.min_timestamp_ms for s in segments) <= DAY_MS // 8
+    assert [row["offset"] for row in rows(store)] == [*range(0, 96, 2)]
+
+
+@pytest.mark.parametrize("record_format", FORMATS)
+def test_what_was_purged_is_merged_with_what_is_beside_it(
+    heap: HeapStorage, clock: VirtualClock, record_format: str
+) -> None:
+    """Its gaps stay: every record keeps its offset, time and headers."""
+    store = new_store(heap, clock, record_format=record_format, retention_ms=-1)
+    for number in range(60):
+        put(store, "ann", PERSON if number % 5 == 0 else "bob", "ann")
+        clock.time_ms += 1000
+    purge(store, PERSON)
+    before = rows(store)
+    assert len(store.topics.segments("t")) == 60
+    another(store).maintain()
+    assert len(another(store).topics.segments("t")) == 1
+    assert rows(another(store)) == before
+    put(store, *["bob"] * 200)
+    for _ in range(4):
+        put(store, "bob", "ann")
+    wanted = rows(store)
+    another(store).maintain()
+    purge(store, "ann")
+    assert rows(another(store)) == [row for row in wanted if row["key"] != b"ann"]
+    clean_up(store, clock)
+    assert not holding(heap)
+    assert [one for one in another(store).examine() if one.state == "damage"] == []
+
+
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 def test_a_token_from_before(heap: HeapStorage, clock: VirtualClock, policy: str) -> None:
     """Shows what is left; what was compacted it shows as it was, until vacuum ends it."""

@@ -15,6 +15,8 @@ from operator import attrgetter
 
 import numpy as np
 
+from txnlog.admin.compaction.span_writer import SpanWriter
+from txnlog.admin.compaction.tombstones import NO_TOMBSTONES
 from txnlog.admin.rewrite import Replacement, Rewriting, rewriting_config
 from txnlog.admin.rewrite_tasks import TaskRunner, run_here
 from txnlog.clock import Clock
@@ -24,6 +26,7 @@ from txnlog.log.uploads import TopicSpec
 from txnlog.read.pin import pin_topics
 from txnlog.read.segment_ranges import SegmentRange, read_stored
 from txnlog.read.topic_view import TopicView
+from txnlog.segments.reader import SegmentBatch
 from txnlog.state.segment import Segment
 from txnlog.storage.base import Storage
 from txnlog.write.segment_uploads import SegmentUploader
@@ -114,7 +117,7 @@ def _plan(view: TopicView) -> list[_MergeTask]:
     )
     spans = {n: (p.log_start_offset, p.end_offset) for n, p in enumerate(view.partitions)}
     placed = view.placed(spans)
-    limits = _limits(TopicConfig.of(view.config))
+    limits = joining_limits(TopicConfig.of(view.config))
     return [
         _MergeTask(spec, partition, tuple(run))
         for partition, segments in placed.segments.items()
@@ -126,8 +129,8 @@ def _plan(view: TopicView) -> list[_MergeTask]:
     ]
 
 
-def _limits(config: TopicConfig) -> tuple[int, int]:
-    """Limits of a merged segment: bytes, and milliseconds between its records."""
+def joining_limits(config: TopicConfig) -> tuple[int, int]:
+    """Limits of segments that become one: bytes, and milliseconds between their records."""
     most_bytes, most_ms = config.segment_bytes, config.segment_ms
     if config.retention_bytes >= 0:
         most_bytes = min(most_bytes, config.retention_bytes // _PER_RETENTION)
@@ -173,11 +176,11 @@ def choose_runs(
                 and joined_newest_ms - joined_least_ms <= most_ms
             ):
                 size_bytes, least_ms, newest_ms = joined_bytes, joined_least_ms, joined_newest_ms
-                end += segment.stored.record_count  # those that have gaps are not here
+                end += segment.stored.offset_count
                 continue
             runs += _worth_it(segments[first:at])
             first = at
-        end = segment.base_offset + segment.stored.record_count
+        end = segment.base_offset + segment.stored.offset_count
         size_bytes, least_ms, newest_ms = segment.stored.size_bytes, low_ms, high_ms
     return runs + _worth_it(segments[first:])
 
@@ -190,7 +193,7 @@ def _stays(segment: Segment) -> bool:
     rewritten = segment.stored.rewritten
     if rewritten is None:
         return segment.stored.kafka is not None
-    return rewritten.is_compacted or not segment.stored.is_dense
+    return rewritten.is_compacted
 
 
 def _worth_it(run: Sequence[Segment]) -> list[list[Segment]]:
@@ -228,27 +231,53 @@ class _MergeTask:
 
     def run(self, storage: Storage, clock: Clock) -> Iterator[list[Replacement]]:
         """Read and upload, in bounded memory; yields one list."""
+        is_dense = all(segment.stored.is_dense for segment in self.segments)
+        yield (self._write if is_dense else self._write_with_gaps)(storage, clock)
+
+    def _write(self, storage: Storage, clock: Clock) -> list[Replacement]:
         uploader = SegmentUploader(storage, self.spec, clock)
+        try:
+            for _, batch in self._batches(storage):
+                to = np.full(batch.record_count, self.partition, dtype=np.int32)
+                uploader.write(batch.records, to)
+            uploaded = uploader.finish()
+        except BaseException:
+            uploader.discard()
+            raise
+        counts = (segment.stored.record_count for segment in uploaded)
+        ends = [*accumulate(counts, initial=self.segments[0].base_offset)]
+        return [
+            Replacement(start, end, segment)
+            for (start, end), segment in zip(pairwise(ends), uploaded, strict=True)
+        ]
+
+    def _write_with_gaps(self, storage: Storage, clock: Clock) -> list[Replacement]:
+        """Where records were purged, those that stay keep their offsets."""
+        first, last = self.segments[0], self.segments[-1]
+        writer = SpanWriter(
+            storage,
+            self.spec,
+            self.partition,
+            clock,
+            start=first.base_offset,
+            delete_horizon_ms=NO_TOMBSTONES,
+        )
+        try:
+            for part, batch in self._batches(storage):
+                writer.append(batch.records, batch.offsets() + part.segment.offset_shift)
+            return writer.finish(last.end_offset)
+        except BaseException:
+            writer.discard()
+            raise
+
+    def _batches(self, storage: Storage) -> Iterator[tuple[SegmentRange, SegmentBatch]]:
         topic, topic_id = self.spec.topic, self.spec.topic_id
         ranges = [
             SegmentRange(topic, self.partition, s, s.base_offset, s.end_offset, topic_id=topic_id)
             for s in self.segments
         ]
-        try:
-            schema = self.spec.schema
-            columns = None if schema is None else schema.record_columns
-            for _, batches in read_stored(storage, ranges, columns):
-                for batch in batches:
-                    to = np.full(batch.record_count, self.partition, dtype=np.int32)
-                    uploader.write(batch.records, to)
-            uploaded = uploader.finish()
-        except BaseException:
-            uploader.discard()
-            raise
-        ends = [
-            *accumulate((s.stored.record_count for s in uploaded), initial=ranges[0].start_offset)
-        ]
-        yield [
-            Replacement(start, end, segment)
-            for (start, end), segment in zip(pairwise(ends), uploaded, strict=True)
-        ]
+        schema = self.spec.schema
+        columns = None if schema is None else schema.record_columns
+        for part, batches in read_stored(storage, ranges, columns):
+            for batch in batches:
+                yield part, batch

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -21,10 +21,12 @@ from txnlog.admin.compaction.record_keys import RecordKeys
 from txnlog.admin.compaction.span_writer import SpanWriter
 from txnlog.admin.dry_run import logs_for
 from txnlog.admin.live_segments import file_key, placed_files, placed_refs
+from txnlog.admin.merge_topic import joining_limits
 from txnlog.admin.rewrite import Replacement, Rewriting, rewriting_config
 from txnlog.admin.vacuum import list_segment_files
 from txnlog.columns.key_parts import Mask
 from txnlog.columns.keys import encode_keys
+from txnlog.config import TopicConfig
 from txnlog.errors import InvalidOption, InvalidRecord, StorageError
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec
@@ -194,23 +196,37 @@ class _Run:
 
     partition: int
     segments: list[Segment]
-    size_bytes: int
     record_count: int = 0
     purged_bytes: int = 0
     is_done: bool = False
+    size_bytes: int = field(init=False)
+    least_ms: int = field(init=False)
+    newest_ms: int = field(init=False)
 
-    def takes(self, segment: Segment) -> bool:
-        """Whether it is made longer by a segment: compacted ones are joined with the like alone."""
+    def __post_init__(self) -> None:
+        stored = self.segments[0].stored
+        self.size_bytes = stored.size_bytes
+        self.least_ms, self.newest_ms = stored.min_timestamp_ms, stored.max_timestamp_ms
+
+    def takes(self, segment: Segment, most_bytes: int, most_ms: int) -> bool:
+        """Whether it is made longer by a segment: compacted ones are joined with the like alone.
+
+        What becomes one has these limits, as where segments are merged: retention deletes whole
+        ones.
+        """
         last = self.segments[-1]
         size_bytes = self.size_bytes + segment.stored.size_bytes
+        least_ms = min(self.least_ms, segment.stored.min_timestamp_ms)
+        newest_ms = max(self.newest_ms, segment.stored.max_timestamp_ms)
         if (
             segment.base_offset != last.end_offset
-            or size_bytes > _BYTES_PER_ENTRY
+            or size_bytes > most_bytes
+            or newest_ms - least_ms > most_ms
             or _kind(segment) != _kind(last)
         ):
             return False
         self.segments.append(segment)
-        self.size_bytes = size_bytes
+        self.size_bytes, self.least_ms, self.newest_ms = size_bytes, least_ms, newest_ms
         return True
 
 
@@ -251,9 +267,12 @@ class _Purging:
             for part, count in self._count(parts):
                 if count:
                     files.add(file_key(partition, part.segment))
-        runs = []
+        runs: list[_Run] = []
+        most_bytes, most_ms = joining_limits(TopicConfig.of(self._view.config))
+        limits = min(most_bytes, _BYTES_PER_ENTRY), most_ms
         for partition, segments in self._placed.segments.items():
-            runs += _joined(partition, [s for s in segments if file_key(partition, s) in files])
+            some = [segment for segment in segments if file_key(partition, segment) in files]
+            runs += _joined(partition, some, *limits)
         return runs
 
     def _half_used(self) -> set[FileKey]:
@@ -352,9 +371,11 @@ class _Purging:
         return ((batch, found.to_numpy(zero_copy_only=False)) for batch, found in looked_up)
 
 
-def _joined(partition: int, segments: Sequence[Segment]) -> list[_Run]:
+def _joined(
+    partition: int, segments: Sequence[Segment], most_bytes: int, most_ms: int
+) -> list[_Run]:
     runs: list[_Run] = []
     for segment in segments:
-        if not runs or not runs[-1].takes(segment):
-            runs.append(_Run(partition, [segment], segment.stored.size_bytes))
+        if not runs or not runs[-1].takes(segment, most_bytes, most_ms):
+            runs.append(_Run(partition, [segment]))
     return runs
