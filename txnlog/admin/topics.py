@@ -116,6 +116,7 @@ class TopicAdmin:
         if dry_run:
             return planned
         log.create(partitions, checked, typed)
+        self._logs.tidy([log])
         return describe_topic(log)
 
     def list(self, patterns: Sequence[str] = ("*",)) -> builtins.list[str]:
@@ -216,6 +217,7 @@ class TopicAdmin:
             self._logs.fresh_topic(topic)
             return describe_topic_state(topic, log.manifests.unfold(log.preview(build)))
         log.append(build)
+        self._logs.tidy([log])
         return self.describe(topic)
 
     @writes
@@ -248,6 +250,7 @@ class TopicAdmin:
 
         log.append(build)
         discard_files(self._logs.storage, [*doomed])
+        self._logs.tidy([log])
 
     @writes
     def delete_records(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol
 
@@ -391,10 +391,11 @@ class Settlement:
         if own is None:
             # A power cut must not leave markers in some logs and remove the decision.
             self._transactions.confirm(head)
+        entries: Collection[EntryRef]
         if outcome is Outcome.COMMIT:
-            entries: Iterable[EntryRef] = head.state.entries
+            entries = head.state.entries
         else:
-            entries = self._entries_of(head.state) if own is None else own
+            entries = self._entries_of(head.state) if own is None else [*own]
         ref = head.state.ref
         # A marker repeats a decision: it may be trusted before its folder is synced.
         self._storage.put_round(
@@ -403,6 +404,9 @@ class Settlement:
         )
         done = transitions.complete(head.state)
         if self._transactions.put(head.number + 1, done, since, decided=True):
+            if own is None:  # where producers die again and again, nobody else does
+                for name in sorted({(entry.log, entry.name) for entry in entries}):
+                    self._logs.log(*name).checkpoint_if_due()
             return Head(head.number + 1, done)
         newest = self._transactions.head(ref.transactional_id, head.number)
         if (
