@@ -118,7 +118,7 @@ def _load(name: str) -> Any:  # noqa: ANN401 - a command of typer's
 app = typer.Typer(
     cls=LazyRoot,
     epilog="Exit codes: 0 ok, 1 failure, 2 wrong usage, 3 damage found, "
-    "4 hanging transactions found, 130 interrupted.",
+    "4 hanging transactions found, 130 interrupted, 141 the reader of the output has gone.",
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help starts in half the time, and a pipe shows the same
     pretty_exceptions_enable=False,

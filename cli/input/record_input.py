@@ -226,13 +226,17 @@ def make_line_format(
 
 @dataclass(frozen=True, slots=True)
 class RecordInput:
-    """The input of one run, for one topic."""
+    """The input of one run, for one topic.
+
+    ``keys_alone``: JSON lines of records of which only the keys are needed, if there is no schema.
+    """
 
     format: InputFormat
     topic: str
     limits: Limits
     value_is_line: bool
     lines: LineFormat
+    keys_alone: bool = False
 
     def read_lines(self, stream: BufferedReader | PacedStream) -> Iterator[pa.RecordBatch]:
         """Records of lines, or JSON lines. Raises InvalidRecord, RecordTooLarge."""
@@ -267,6 +271,7 @@ class RecordInput:
             headers=headers,
             max_line_bytes=max_bytes,
             partition_count=self.limits.partition_count,
+            keys_alone=self.keys_alone,
         )
 
     def read(self, stream: BufferedReader) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ import typer
 from txnlog.cli.input.assignments import split_assignment
 
 _SECRET = re.compile(r"key|secret|token|passw|credential|signature|sas", re.IGNORECASE)
+_SHORTEST_ANYWHERE = 8
 _secrets: list[str] = []
 
 
@@ -51,7 +52,13 @@ def _nested(value: object) -> Mapping[str, object] | None:
 
 
 def redact(message: str) -> str:
-    """``message`` without the secrets that this process was given."""
+    """``message`` without the secrets that this process was given.
+
+    A short one is one only where it stands alone: ``me`` is in half of all words.
+    """
     for secret in sorted(_secrets, key=len, reverse=True):
-        message = message.replace(secret, "***")
+        pattern = re.escape(secret)
+        if len(secret) < _SHORTEST_ANYWHERE:
+            pattern = rf"(?<![^\W_]){pattern}(?![^\W_])"
+        message = re.sub(pattern, "***", message)
     return message

@@ -14,6 +14,8 @@ import typer
 
 import txnlog
 from tests.support.cli.cli_command import COMMAND, cli, cli_each, environment
+from txnlog.cli.input import storage_options
+from txnlog.cli.input.storage_options import keep_secret, redact
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.exits import DamageFound
 from txnlog.errors import CorruptEntry, StorageError
@@ -73,6 +75,14 @@ def test_wrong_usage_is_exit_2_and_repeats_no_secret(store_path: Path) -> None:
         assert "hunter2" not in done.err
     done = cli("topics", "ls", *store, "--storage-option", "secret=hunter2")
     assert (done.code, "hunter2" in done.err) == (1, False)
+
+
+def test_a_short_secret_is_one_where_it_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``me`` is a key at home, and in half of all words; of a long one nothing may be shown."""
+    monkeypatch.setattr(storage_options, "_secrets", [])
+    keep_secret({"key": "me", "secret": "long-secret", "nested": {"token": "a.b"}})
+    told = "a name of me, key=me/x, some segments, me: xlong-secretx, a.b, aab, a.bc"
+    assert redact(told) == "a name of ***, key=***/x, some segments, ***: x***x, ***, aab, a.bc"
 
 
 def test_numbers_of_any_size_and_texts_that_are_none(store_path: Path) -> None:

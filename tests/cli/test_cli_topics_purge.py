@@ -72,6 +72,25 @@ def test_keys_in_files(told: Path, tmp_path: Path) -> None:
     assert "lines" in cli(*purge, as_text).err
 
 
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [('{"key": "ann"}', 2), ('{"offset": 1, "key": {"hex": "626f62"}, "value": null}', 1)],
+)
+def test_a_line_need_name_no_more_than_the_key(
+    told: Path, tmp_path: Path, line: str, count: int
+) -> None:
+    keys = tmp_path / "keys.jsonl"
+    keys.write_text(line + "\n")
+    purge = ("topics", "purge", "said", "--keys", keys, "--store", told, "--yes", "-o", "json")
+    assert rows(cli(*purge))[0]["record_count"] == count
+    for wrong in ('{"id": 1}', '{"value": "ann"}'):
+        keys.write_text(wrong + "\n")
+        refused = cli(*purge)
+        assert refused.code == 1
+        assert "key" in refused.err
+        assert "--value-is-line" not in refused.err
+
+
 @pytest.mark.parametrize("topic", ["said", "people"])
 def test_no_keys(told: Path, tmp_path: Path, topic: str) -> None:
     """An empty file, of whatever form, is no mistake: it names nobody."""

@@ -106,8 +106,8 @@ def open_storage(
     raise UnsupportedFilesystem(
         f"{protocol}:// has no atomic put-if-absent that txnlog knows how to use. Supported are "
         f"local paths, {known_protocols()}, and what packages register as txnlog.storage. With "
-        "unsafe_single_writer=True any fsspec filesystem is accepted, if you make sure that only "
-        "one process ever writes at a time"
+        "unsafe_single_writer=True any fsspec filesystem but an archive is accepted, if you make "
+        "sure that only one process ever writes at a time"
     )
 
 

@@ -227,6 +227,12 @@ class _JsonRecord(JsonEnvelope, kw_only=True):
     value: str | JsonBytes | None
 
 
+class _JsonKey(JsonEnvelope, kw_only=True):
+    """A record of which the key alone counts, so it may lack a value."""
+
+    value: str | JsonBytes | None = None
+
+
 _SELDOM: Final = (b'"headers"', b'"timestamp_ms"', b'"partition"', b'"base64"', b'"hex"')
 """The other keys that count in a line."""
 
@@ -273,12 +279,19 @@ _SHAPE: Final = (
 )
 
 
+_KEY_SHAPE: Final = (
+    'A line is an object with a "key", and may be a whole record, as `records read -o jsonl` '
+    'prints it: {"key": "k"}. For a key a line add --input lines'
+)
+
+
 def read_json_lines(
     stream: BufferedReader | PacedStream,
     *,
     headers: Headers = (),
     max_line_bytes: int,
     partition_count: int | None = None,
+    keys_alone: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """One JSON object a line: ``value``, ``key``, ``headers``, ``timestamp_ms``, ``partition``.
 
@@ -291,6 +304,7 @@ def read_json_lines(
         headers: more headers for every record.
         max_line_bytes: how long a record may be.
         partition_count: if given, a line whose partition is not below it is refused.
+        keys_alone: only the keys count, so a line may lack a value.
 
     Returns:
         Batches with the columns ``key``, ``value``, ``headers``, ``timestamp``, ``partition``.
@@ -299,7 +313,9 @@ def read_json_lines(
         InvalidRecord: a line is not such an object; the message has its number.
         RecordTooLarge: a line is far longer than ``max_line_bytes``.
     """
-    decoder = msgspec.json.Decoder(_JsonRecord)
+    decoder: msgspec.json.Decoder[_JsonRecord | _JsonKey]
+    decoder = msgspec.json.Decoder(_JsonKey if keys_alone else _JsonRecord)
+    shape = _KEY_SHAPE if keys_alone else _SHAPE
     number = 0
     for chunk in read_line_chunks(stream, max_line_bytes * BINARY_FACTOR):
         records, wrong = [], None
@@ -314,7 +330,7 @@ def read_json_lines(
                     refuse_repeated(line)
                 records.append(_to_row(record, headers, partition_count))
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                wrong = InvalidRecord(f"line {number} is not a record: {error}. {_SHAPE}")
+                wrong = InvalidRecord(f"line {number} is not a record: {error}. {shape}")
                 break
         if records or chunk is None:
             yield _to_batch(records)
@@ -403,7 +419,7 @@ def decode_json_headers(text: str) -> list[tuple[str, bytes | None]]:
 _Row = tuple[bytes | None, bytes | None, list[dict[str, object]], int | None, int | None]
 
 
-def _to_row(record: _JsonRecord, headers: Headers, partition_count: int | None) -> _Row:
+def _to_row(record: _JsonRecord | _JsonKey, headers: Headers, partition_count: int | None) -> _Row:
     if partition_count is not None and (record.partition or 0) >= partition_count:
         raise ValueError(
             f"there is no partition {record.partition}; the topic has {partition_count}, numbered "

@@ -67,7 +67,8 @@ def purge_keys(
     store = session.open_store(dry_run=dry_run)
     table = _read_keys(store, topic, keys, input_format)
     if not dry_run:
-        confirm(f"delete all records of {table.num_rows} keys from topic {topic}", yes=yes)
+        counted = "1 key" if table.num_rows == 1 else f"{table.num_rows} keys"
+        confirm(f"delete all records of {counted} from topic {topic}", yes=yes)
     report = store.maintenance.purge(topic, table, dry_run=dry_run)
     session.output.rows(FIELDS, report.partitions)
     if not dry_run:
@@ -102,7 +103,7 @@ def _read_keys(store: Store, topic: str, path: Path, input_format: InputFormat |
     limits = find_limits(store, Target(topic, None))
     names = ("key",) if limits.schema is None else limits.schema.key
     lines = make_line_format(None, None, None, None, ())
-    records = RecordInput(chosen, topic, limits, False, lines)
+    records = RecordInput(chosen, topic, limits, False, lines, keys_alone=True)
     batches: list[pa.RecordBatch] = []
     size_bytes = 0
     try:
