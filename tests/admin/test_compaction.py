@@ -20,7 +20,7 @@ from txnlog.admin.times import Times
 from txnlog.errors import CorruptRecord, InvalidOption, StorageError
 from txnlog.names import SegmentRef, TopicPartition
 from txnlog.read.pin import ROUNDS
-from txnlog.state.rewrites import Rewrite
+from txnlog.state.rewrites import Rewrite, resolve
 from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
@@ -590,6 +590,31 @@ def test_a_dict_is_the_model(
                 assert tombstones <= {r.offset for r in expected}
                 known = {r.offset: r for r in left}
     assert read(another(store)) == [known[at] for at in sorted(known)]
+
+
+@pytest.mark.parametrize("group_bytes", [1, 1 << 30])
+@pytest.mark.parametrize("trims", [False, True])
+def test_where_nothing_is_left_is_remembered_once(
+    store: Store,
+    clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    group_bytes: int,
+    trims: bool,
+) -> None:
+    """Few keys that are written again and again: no compaction adds to what must be known."""
+    monkeypatch.setattr(compact_module, "DEFAULT_GROUP_BYTES", group_bytes)
+    in_force = []
+    for turn in range(30):
+        put(store, *((f"k{key}", str(turn)) for key in range(5)))
+        clock.time_ms += 86_400_000
+        compact(store)
+        if trims and turn % 7 == 3:
+            first = min(record.offset for record in read(store))
+            store.topics.delete_records({TopicPartition("t", 0): first - turn % 2})
+        assert [record.value for record in read(another(store))] == [b"%d" % turn] * 5
+        state = another(store).logs.fresh_topic("t").whole_segments()
+        in_force.append(len(resolve(state.partitions[0].rewrites)))
+    assert max(in_force) <= 4
 
 
 # -- views that do not show all that compaction has seen -----------------------------------------

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 from txnlog.errors import OffsetOutOfRange
 from txnlog.log.manifests import Manifests
 from txnlog.state.manifest import ManifestList, ManifestRef, Settled
-from txnlog.state.rewrites import Rewrite, held_by_view, held_segments, not_rewritten, resolve
+from txnlog.state.rewrites import (
+    Rewrite,
+    emptied_spans,
+    held_by_view,
+    held_segments,
+    not_rewritten,
+    resolve,
+)
 from txnlog.state.segment import Segment, overlapping
 from txnlog.state.topic import Partition
 
@@ -45,12 +52,14 @@ class PartitionHead:
 class PlacedRecords:
     """Segments by partition, in order, and which of the settled entries among them were aborted.
 
-    ``rows`` are segments that were asked for as rows of manifests, instead.
+    ``rows`` are segments that were asked for as rows of manifests, instead. ``emptied`` are the
+    offsets, in order, of which a compaction has left nothing: [start, end) of each such rewrite.
     """
 
     segments: dict[int, list[Segment]] = field(default_factory=dict)
     aborted: frozenset[int] = frozenset()
     rows: list[ManifestTable] = field(default_factory=list)
+    emptied: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
 
 def find_records(
@@ -140,6 +149,8 @@ def find_records(
         if rewritten:
             segments += rewritten
             segments.sort(key=lambda segment: segment.base_offset)
+        if emptied := emptied_spans(held[number], start, end):
+            placed.emptied[number] = emptied
     return placed
 
 

@@ -48,10 +48,14 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class PlacedSegments:
-    """Segments by partition, in order; ``hidden_entries`` are those whose data is hidden."""
+    """Segments by partition, in order; ``hidden_entries`` are those whose data is hidden.
+
+    ``emptied`` is as in :class:`PlacedRecords`.
+    """
 
     segments: Mapping[int, Sequence[Segment]]
     hidden_entries: frozenset[int]
+    emptied: Mapping[int, Sequence[tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +182,7 @@ class TopicView:
         """
         found = self._find(spans)
         hidden = self.hidden_entries | found.aborted if self.hides_aborted else self.hidden_entries
-        return PlacedSegments(found.segments, hidden)
+        return PlacedSegments(found.segments, hidden, found.emptied)
 
     def placed_rows(self) -> PlacedRecords:
         """All of the view's segments, those with hidden data too; settled ones as rows.

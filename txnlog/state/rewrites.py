@@ -201,6 +201,17 @@ def held_segments(held: Sequence[Rewrite], start: int, end: int) -> list[Segment
     return [segment for segment in found if not segment.stored.is_empty]
 
 
+def emptied_spans(held: Sequence[Rewrite], start: int, end: int) -> list[tuple[int, int]]:
+    """What the results of :func:`resolve` say that compaction has left nothing of: [start, end)."""
+    return [
+        (rewrite.start, rewrite.end)
+        for rewrite in within(held, start, end)
+        if rewrite.segment.stored.is_empty
+        and rewrite.is_compaction_since(0)
+        and rewrite.start < rewrite.end
+    ]
+
+
 def untrimmed(rewrites: Iterable[Rewrite], starts: Sequence[int]) -> list[Rewrite]:
     """The rewrites that do not lie below the log start offsets, in their order.
 

@@ -40,11 +40,14 @@ class SourceSegment:
     """An existing segment: its facts, and how to read its records.
 
     ``part`` is None if none of its records is visible (they were aborted). The segment covers the
-    offsets of ``facts``; ``part`` may begin later, at the log start.
+    offsets of ``facts``; ``part`` may begin later, at the log start. Between ``start`` and them
+    earlier compactions have left nothing: what takes its place covers them too, or each of these
+    would be remembered for ever.
     """
 
     facts: SegmentFacts
     part: SegmentRange | None
+    start: int
 
     @property
     def most_records(self) -> int:
@@ -155,13 +158,14 @@ class Cleaner:
     def _rewrite(
         self, group: Group, side: _Side, chosen: range, survive: Callable[[int, int], Mask]
     ) -> CompactedGroup:
-        facts = [side.sources[number].facts for number in chosen]
+        sources = [side.sources[number] for number in chosen]
+        facts = [source.facts for source in sources]
         writer = SpanWriter(
             self._storage,
             self._spec,
             self._partition,
             self._clock,
-            start=facts[0].base_offset,
+            start=sources[0].start,
             delete_horizon_ms=group.delete_horizon_ms,
         )
         before = after = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from txnlog.admin.compaction.cleanable import Cleanable, SegmentFacts, find_cleanable
@@ -25,7 +25,7 @@ from txnlog.log.rewriting import TombstoneStay
 from txnlog.log.uploads import TopicSpec
 from txnlog.read.pin import pin_topics
 from txnlog.read.segment_ranges import SegmentRange
-from txnlog.read.topic_view import TopicView
+from txnlog.read.topic_view import PlacedSegments, TopicView
 from txnlog.state.segment import Segment
 from txnlog.storage.base import Storage
 
@@ -95,7 +95,7 @@ def compact_topic(
     tasks = []
     now_ms = times.earliest_ms
     for partition, segments in placed.segments.items():
-        sources = _sources_of(view, partition, segments, placed.hidden_entries)
+        sources = _sources_of(view, partition, placed)
         stable_offset = view.partitions[partition].end_offset
         facts = [source.facts for source in sources]
         if config.min_compaction_lag_ms:
@@ -205,19 +205,25 @@ def _put(logs: Logs, task: _CleanTask, group: CompactedGroup, times: Times) -> b
     return rewriting.put(stay)
 
 
-def _sources_of(
-    view: TopicView, partition: int, segments: Sequence[Segment], hidden_entries: Container[int]
-) -> list[SourceSegment]:
+def _sources_of(view: TopicView, partition: int, placed: PlacedSegments) -> list[SourceSegment]:
     """The segments that hold a partition's records, from its log start on, with their facts.
 
-    Segments placed by ``hidden_entries`` were aborted: they have no records to read.
+    Those of hidden entries were aborted: they have no records to read.
     """
     log_start = view.partitions[partition].log_start_offset
+    emptied = {end: start for start, end in placed.emptied.get(partition, ())}
+
+    def start_of(offset: int) -> int:
+        """Where the offsets begin that were emptied, up to this one."""
+        while offset in emptied:
+            offset = emptied[offset]
+        return offset
+
     return [
         SourceSegment(
             _facts_of(segment),
             None
-            if segment.entry in hidden_entries
+            if segment.entry in placed.hidden_entries
             else SegmentRange(
                 view.topic,
                 partition,
@@ -227,8 +233,9 @@ def _sources_of(
                 topic_id=view.topic_id,
                 hides_aborted=segment.stored.has_aborted,
             ),
+            start_of(segment.base_offset),
         )
-        for segment in segments
+        for segment in placed.segments[partition]
     ]
 
 
