@@ -35,7 +35,7 @@ TRUSTED = {
     "txnlog/tables/iceberg.py": "within `reported`, which takes every error",
 }
 """Modules in which a document of any depth cannot come, and why."""
-BY_LINE = {"_JsonRecord", "Raw", "_Envelope", "JsonBytes", "columns_type", "key_type"}
+BY_LINE = {"_JsonRecord", "_JsonKey", "Raw", "_Envelope", "JsonBytes", "columns_type", "key_type"}
 """Decoders of lines, which are no longer than a record may be."""
 LARGEST = (1 << 63) - 1
 

@@ -314,7 +314,9 @@ def read_json_lines(
         RecordTooLarge: a line is far longer than ``max_line_bytes``.
     """
     decoder: msgspec.json.Decoder[_JsonRecord | _JsonKey]
-    decoder = msgspec.json.Decoder(_JsonKey if keys_alone else _JsonRecord)
+    decoder = msgspec.json.Decoder(_JsonRecord)
+    if keys_alone:
+        decoder = msgspec.json.Decoder(_JsonKey)
     shape = _KEY_SHAPE if keys_alone else _SHAPE
     number = 0
     for chunk in read_line_chunks(stream, max_line_bytes * BINARY_FACTOR):
