@@ -33,7 +33,7 @@ from txnlog.errors import (
     TxnlogError,
     UnknownTopicOrPartition,
 )
-from txnlog.log import manifests
+from txnlog.log import manifest_table, manifests
 from txnlog.log.manifest_table import ManifestTable
 from txnlog.log.uploads import IdempotentWriter
 from txnlog.names import TopicPartition
@@ -114,11 +114,12 @@ def test_states_say_the_same_whatever_is_in_manifests(
     """Several processes append, abort, trim, settle, stay behind and catch up, in any order.
 
     Or producers are forgotten; not both, since what was deleted is not remembered for as long.
-    Entries are also larger than manifests, by every other seed.
+    Entries are also larger than manifests, and partitions too many for lists, by every other seed.
     """
     random_ = random.Random(seed)
     if seed % 2:
         monkeypatch.setattr(manifests, "MAX_SEGMENTS", 1)
+        monkeypatch.setattr(manifest_table, "MAX_SPANS", 1 + seed % 3)
     config = {"producer.id.expiration.ms": expiration_ms, "log.cleanup.age.ms": 86_400_000}
     store = new_store(heap, clock, {"t": 3}, config=config)
     stores = [store, *(another(store) for _ in range(3))]
@@ -441,6 +442,30 @@ def test_an_append_may_have_more_segments_than_a_manifest(
     wanted = [b"%d" % turn for turn in range(12)] + [b"all %d" % turn for turn in range(7)]
     assert sorted(values(another(store))) == sorted(wanted)
     store.topics.delete("t")
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("spans", [1, 7])
+def test_what_is_deleted_leaves_the_manifests(
+    heap: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, spans: int
+) -> None:
+    """Also of more partitions than a list names: else each plan would read all there ever were."""
+    monkeypatch.setattr(manifest_table, "MAX_SPANS", spans)
+    monkeypatch.setattr(manifests, "MAX_SEGMENTS", 7)
+    store = new_store(heap, clock, {"t": 7})
+    counts = []
+    for turn in range(30):
+        for _ in range(10):
+            with store.producer() as producer:
+                for partition in range(7):
+                    producer.send("t", b"%d" % turn, partition=partition)
+        clock.time_ms += 3 * 86_400_000  # producers are forgotten
+        ends = store.snapshot("t").end_offsets("t")
+        left = {TopicPartition("t", n): end - (n == 0) for n, end in ends.items()}
+        store.topics.delete_records(left)
+        assert values(another(store)) == [b"%d" % turn]
+        counts.append(sum(ref.segment_count for ref in newest_list(store).manifests))
+    assert max(counts[15:]) <= max(counts[:15])
 
 
 @pytest.mark.parametrize("count", [0, 300_000])

@@ -474,6 +474,9 @@ class Manifests:
         kept = [
             ref for ref in kept if ref.topic_time_ms >= idle_since_ms or not ref.is_trimmed(starts)
         ]
+        trimmed = {index: start for index, start in enumerate(starts) if start}
+        if before is not None and before.log_start_offsets != trimmed:
+            kept = self._without_trimmed(kept, starts, idle_since_ms)
         uploaded = []
         for low, high, rows in head.chunks(first, end, MAX_SEGMENTS):
             name = names.manifest(number, self._clock.token())
@@ -484,10 +487,24 @@ class Manifests:
         rewrites = self._stage_rewrites(state, before, first_entry, end, number)
         if rewrites is not None and (before is None or rewrites != before.rewrites):
             uploaded.append(rewrites.name)
-        trimmed = {index: start for index, start in enumerate(starts) if start}
         listing = ManifestList(number, state.topic_id, end, tuple(kept), trimmed, rewrites)
         settled = Settled(number, end, listing.has_transactions)
         return _Staged(settled, listing, tuple(uploaded))
+
+    def _without_trimmed(
+        self, refs: list[ManifestRef], starts: Sequence[int], idle_since_ms: int
+    ) -> list[ManifestRef]:
+        """Without the oldest ones in which all is trimmed, as only they themselves can tell.
+
+        Their partitions are too many to be named in the list.
+        """
+        for at, ref in enumerate(refs):
+            if ref.spans is not None or ref.topic_time_ms >= idle_since_ms:
+                return refs[at:]
+            (rows,) = self.tables([ref], Settled(0, ref.end_entry))
+            if len(rows.untrimmed(starts)):
+                return refs[at:]
+        return []
 
     def _stage_rewrites(
         self,
