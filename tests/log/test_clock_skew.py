@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from tests.support.steps import begin
+from tests.support.log.settling import settle_early
+from tests.support.steps import begin, new_store
 from tests.support.storage.timed_storage import TimedStorage
 from txnlog.errors import CommitStateUnknown, ProducerFenced, StorageError
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE
@@ -18,7 +19,7 @@ from txnlog.state.segment import SegmentEntry, StoredSegment
 from txnlog.state.topic import CHECKPOINT_DECODER, TopicState
 from txnlog.state.topic_entries import Append, Created
 from txnlog.store import Store, attach
-from txnlog.testing import FaultyStorage, VirtualClock
+from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS
@@ -95,6 +96,28 @@ def test_a_fast_clock_makes_no_topic_forget_who_writes(store: Store, clock: Virt
         if turn == 0:
             ahead_of(store, clock, 2 * DAY_MS).topics.alter("a", config={"segment.bytes": 2048})
     assert [segment.base_sequence for segment in store.topics.segments("a")] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("ahead_ms", [0, YEAR_MS])
+def test_a_fast_clock_lets_go_of_nothing_that_readers_are_pinned_to(
+    heap: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, ahead_ms: int
+) -> None:
+    """What was merged stays known for as long as its files: a snapshot of a minute ago is read."""
+    settle_early(monkeypatch)
+    store = new_store(heap, clock)
+    put(ahead_of(store, clock, ahead_ms), "t", b"first")
+    for turn in range(3):
+        put(store, "t", times=19)
+        store.maintain()
+        clock.time_ms += 8 * DAY_MS * (turn < 2)
+    put(store, "t", times=10)
+    snapshot = attach(heap, clock=clock).snapshot(["t"])
+    clock.time_ms += 60_000
+    put(store, "t", times=80)
+    store.maintain()
+    put(store, "t", times=10)
+    assert sum(snapshot.scan("t").count().values()) == 68
+    assert snapshot.scan("t").to_arrow().num_rows == 68
 
 
 def test_a_fast_clock_only_aborts_early(store: Store, clock: VirtualClock) -> None:

@@ -526,10 +526,12 @@ class Manifests:
             return known
         older = self.rewrites(before, Settled(0, end)) if before else []
         delay_ms = TopicConfig.of(state.config).file_delete_delay_ms
+        # One clock that is ahead must not let go of what readers are pinned to.
+        now_ms = min(self._clock.now_ms(), state.log_time_ms, state.append_time_ms)
         kept = still_of_use(
             [*older, *sorted(new, key=lambda rewrite: rewrite.entry)],
             [partition.log_start_offset for partition in state.partitions],
-            state.log_time_ms - delay_ms - _REWRITES_KEPT_MS,
+            now_ms - delay_ms - _REWRITES_KEPT_MS,
         )
         spans: dict[int, tuple[int, int]] = {}
         for one in kept:
