@@ -11,6 +11,7 @@ import logging
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Final, Self, TypeVar
@@ -24,7 +25,6 @@ from txnlog.errors import (
     ConcurrentTransactions,
     IllegalState,
     InvalidOption,
-    UnknownTopicOrPartition,
 )
 from txnlog.groups.group_positions import CommitCallback, GroupPositions
 from txnlog.groups.member import MemberSettings
@@ -38,7 +38,7 @@ from txnlog.read.consumer_record import ConsumerRecord
 from txnlog.read.fetcher import FetchSettings
 from txnlog.read.isolation import check_reading_on
 from txnlog.read.poll_wait import PollWait
-from txnlog.read.reading import Reading
+from txnlog.read.reading import OUTDATED, Reading
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.start_positions import StartPositions
 from txnlog.read.topic_pattern import TopicPattern, check_metadata_age
@@ -52,6 +52,8 @@ Taken = TypeVar("Taken", list[ConsumerRecord], dict[TopicPartition, list[pa.Reco
 
 _MOST_RECORDS: Final = (1 << 31) - 1
 """Of one poll: as many as Kafka's setting may say."""
+_PLANS: Final = 5
+"""How often one look plans what to read."""
 
 _logger = logging.getLogger(__name__)
 
@@ -455,13 +457,16 @@ class Consumer:
         """The rest of the planned ranges."""
         try:
             return take()
-        except UnknownTopicOrPartition:
-            # Deleted while it was read: refreshing tells what is left.
-            return nothing
+        except OUTDATED:
+            return nothing  # refreshing tells what is left
 
     def _look(self, take: Callable[[], Taken]) -> Taken:
         self._reading.before_poll()
         self._ids_before = dict(self._topic_ids) if self._ids_before is None else self._ids_before
+        for _ in range(_PLANS - 1):
+            self._refresh()
+            with suppress(*OUTDATED):  # files may go even between planning and reading
+                return take()
         self._refresh()
         return take()
 

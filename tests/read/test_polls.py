@@ -108,6 +108,51 @@ def test_an_offset_that_is_committed_during_a_poll_is_not_out_of_range() -> None
     assert number > 2
 
 
+@pytest.mark.parametrize("topics", [("t",), ("t", "other")], ids=["one", "two"])
+@pytest.mark.parametrize("happening", ["merge", "trim", "delete"])
+def test_a_poll_plans_again_if_files_go_meanwhile(happening: str, topics: tuple[str, ...]) -> None:
+    """Before each of its requests in turn the first half is rewritten or deleted, and vacuumed."""
+    for number in itertools.count():
+        inner, clock = HeapStorage(), VirtualClock()
+        inner.time_ms = lambda clock=clock: clock.time_ms
+        store = new_store(inner, clock)
+        store.topics.create("other")
+        store.topics.alter("t", config={"file.delete.delay.ms": "0"})
+        for offset in range(6):
+            append(store, b"%d" % offset)
+        append(store, b"of the other", topic="other")
+        slow = FaultyStorage(inner)
+        consumer = another(store, slow).consumer(
+            *topics, auto_offset_reset="earliest", stop_at_end=True
+        )
+        begun = len(slow.requests)
+
+        def meanwhile(_: Fault, store: Store = store, clock: VirtualClock = clock) -> None:
+            if happening == "merge":
+                store.maintenance.merge("t")
+            elif happening == "trim":
+                store.topics.delete_records({T0: 3})
+            else:
+                store.topics.delete("t")
+                store.topics.create("t")
+                append(store, b"anew")
+            clock.sleep(1)
+            store.maintain()
+
+        slow._on_wait = meanwhile
+        slow.faults = {begun + number: Fault.PAUSE}
+        found = [record.value for record in consumer if record.topic == "t"]
+        context = f"request {number} of {slow.requests[begun:]}: {found}"
+        kept = [b"%d" % offset for offset in range(6)]
+        if happening == "delete":
+            assert found == [*kept[: len(found) - 1], b"anew"] or found == kept, context
+        else:
+            assert found == kept or (happening == "trim" and found[-3:] == kept[3:]), context
+        if len(slow.requests) <= begun + number:
+            break
+    assert number > 5
+
+
 def _send(store: Store, topic: str, value: bytes, partition: int) -> None:
     with store.producer() as producer:
         producer.send(topic, value, partition=partition)

@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Final
 
 import msgspec
 import pyarrow as pa
 
-from txnlog.errors import CorruptRecord, RecordDeserializationFailed, UnknownTopicOrPartition
+from txnlog.errors import (
+    CorruptRecord,
+    OffsetOutOfRange,
+    RecordDeserializationFailed,
+    SnapshotExpired,
+    UnknownTopicOrPartition,
+)
 from txnlog.metric import Meter
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import ConsumerRecord, each_record
@@ -20,6 +27,10 @@ from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import TopicView
 from txnlog.serializers import Serializers
 from txnlog.storage.base import Storage
+
+OUTDATED: Final = (OffsetOutOfRange, SnapshotExpired, UnknownTopicOrPartition)
+"""What is raised when planned files are gone that the topics do not need any more: deleted records'
+or topics', or those of records that were merged or compacted."""
 
 
 class Reading:
@@ -187,7 +198,7 @@ class Reading:
     def _next(self, *, ending: bool) -> Fetched | None:
         """The next batch, skipping ends of ranges; None if there is none.
 
-        With ``ending``, also None if its topic is found deleted, or damage is all that is left: the
+        With ``ending``, also None if the plan is found outdated, or damage is all that is left: the
         records taken so far are returned.
         """
         held, self._held = self._held, None
@@ -206,7 +217,7 @@ class Reading:
                 raise
             self._damage = error  # after what was found before it
             return None
-        except UnknownTopicOrPartition:
+        except OUTDATED:
             self.drop()
             if ending:
                 return None

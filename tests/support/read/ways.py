@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tests.support.read.keyed_worlds import read, tuples
+from txnlog import ConsumerConfig
 from txnlog.names import TopicPartition
 from txnlog.store import Store, attach
 
@@ -143,3 +144,45 @@ class Ways:
                 expected = next(row for row in mine if row[2] >= time_ms)
                 assert found is not None
                 assert (found.offset, found.timestamp) == (expected[1], expected[2])
+
+
+class Follower:
+    """A consumer that reads on while a topic lives, a little at a time."""
+
+    def __init__(self, store: Store, topic: str, rng: random.Random, *, as_batches: bool) -> None:
+        self.store, self.topic, self.rng, self.as_batches = store, topic, rng, as_batches
+        self.consumer = store.consumer(
+            topic,
+            auto_offset_reset="earliest",
+            config=ConsumerConfig(fetch_max_bytes=1, metadata_max_age_ms=0),
+        )
+        self.seen: set[tuple[int, int]] = set()
+        """Partitions and offsets."""
+        self.next: dict[int, int] = {}
+
+    def poll(self) -> int:
+        """How many records there were; none comes twice, or before an earlier one."""
+        found: list[tuple[int, int]] = []
+        if self.as_batches:
+            for where, batches in self.consumer.poll_batches().items():
+                for batch in batches:
+                    name = "offset" if "offset" in batch.schema.names else "_offset"
+                    found += [(where.partition, offset) for offset in batch[name].to_pylist()]
+        else:
+            records = self.consumer.poll(max_records=self.rng.randint(1, 5))
+            found = [(record.partition, record.offset) for record in records]
+        for partition, offset in found:
+            assert offset >= self.next.get(partition, 0)
+            self.next[partition] = offset + 1
+        self.seen.update(found)
+        return len(found)
+
+    def check(self) -> None:
+        """Having read to the end it has had all that is there."""
+        while self.poll():
+            pass
+        names = ["partition", "offset"]
+        if self.store.topics.describe(self.topic).schema is not None:
+            names = [f"_{name}" for name in names]
+        left = tuples(self.store.scan(self.topic, columns=names).to_arrow())
+        assert self.seen >= {*left}
