@@ -8,6 +8,7 @@ transaction. For columns at speed use :meth:`txnlog.Store.scan`.
 from __future__ import annotations
 
 import logging
+import math
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -224,7 +225,7 @@ class Consumer:
         is_alone = self._rebalancer is None
         dropped = [where for where in self._assigned if is_alone or where.topic not in wanted]
         self._rebalancer = self._rebalancer or Rebalancer(
-            self._logs, self._group_id, self._membership
+            self._logs, self._group_id, self._membership, self._poll_wait.look_now
         )
         self._hand_over(dropped)
         self._drop(dropped)
@@ -437,21 +438,38 @@ class Consumer:
         self._ids_before = None
         try:
             return self._take_left(take, nothing) or self._poll_wait.until_found(
-                partial(self._look, take), nothing, timeout_ms
+                partial(self._look, take), nothing, timeout_ms, self._attend
             )
         except BaseException:
-            # The caller has not got them, so they must come again: unless they are of a topic
-            # that was found to be gone.
-            before = self._reading.before_poll()
-            topic_ids = self._topic_ids if self._ids_before is None else self._ids_before
-            self._positions = {
-                where: at
-                for where, at in before.items()
-                if where in self._assigned
-                and self._topic_ids.get(where.topic) == topic_ids.get(where.topic)
-            }
+            # The caller has not got them, so they must come again.
+            self._positions = self._before_poll()
             self._drop_buffered()
             raise
+
+    def _before_poll(self) -> dict[TopicPartition, int]:
+        """The positions before this poll, without those in topics that were found to be gone."""
+        topic_ids = self._topic_ids if self._ids_before is None else self._ids_before
+        return {
+            where: at
+            for where, at in self._reading.before_poll().items()
+            if where in self._assigned
+            and self._topic_ids.get(where.topic) == topic_ids.get(where.topic)
+        }
+
+    def _attend(self) -> float:
+        """Do what is due while a poll waits: commits, and its part in the group.
+
+        Returns when it is to be called again, in s.
+        """
+        pause_s = math.inf
+        if self._auto_commit is not None and (pause_s := self._auto_commit.due_in_s()) <= 0:
+            self._auto_commit.commit_if_due(self.commit, self._before_poll())
+            pause_s = self._auto_commit.due_in_s()
+        if self._rebalancer is not None:
+            if self._rebalancer.keep_up():
+                self._poll_wait.look_soon()  # a look takes part
+            pause_s = min(pause_s, self._rebalancer.pause_s())
+        return pause_s
 
     def _take_left(self, take: Callable[[], Taken], nothing: Taken) -> Taken:
         """The rest of the planned ranges."""

@@ -15,6 +15,7 @@ import txnlog
 from tests.support.groups.group_in_steps import COOPERATIVE, Group, T, take_part
 from tests.support.runtime.forked_child import Child
 from txnlog import ConsumerConfig
+from txnlog.clock import Signal
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     CommitFailed,
@@ -153,6 +154,51 @@ def test_who_does_not_poll_leaves(group: Group) -> None:
     assert group.store.groups.describe("g").members[0].member_id != member.member_id
     take_part(one)
     assert ("one", "lost", [0, 1]) in group.told
+
+
+@pytest.mark.parametrize("heartbeat_ms", [500, 3_000])
+@pytest.mark.parametrize("max_poll_ms", [4_000, 300_000])
+@pytest.mark.parametrize("wait_ms", [500, 15_000, 3_600_000])
+@pytest.mark.parametrize("has_thread", [True, False], ids=["thread", "no thread"])
+def test_who_waits_in_a_poll_takes_part(
+    group: Group,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    heartbeat_ms: int,
+    max_poll_ms: int,
+    wait_ms: int,
+    has_thread: bool,
+) -> None:
+    """However seldom it looks: it stays a member, and gives up its partitions in time."""
+    options = {"heartbeat_interval_ms": heartbeat_ms, "max_poll_interval_ms": max_poll_ms}
+    one = group.consumer("one", fetch_max_wait_ms=wait_ms, **options)
+    one.poll(max_records=100)
+    two = group.consumer("two")
+    clock, begun_ms = group.clock, group.clock.time_ms
+    shared_ms: list[int] = []
+
+    def wait(event: Signal, seconds: float) -> None:
+        """Pass time, while a thread sends heartbeats, if there is one; the other comes amid it."""
+        until_ms = clock.time_ms + round(seconds * 1000)
+        while clock.time_ms < until_ms and not event.is_set():
+            clock.time_ms = min(clock.time_ms + 100, until_ms)
+            member = one._rebalancer._member  # type: ignore[union-attr]
+            if has_thread and member is not None and member.due_in_s() <= 0:
+                member.tick()
+                if member.has_news():
+                    one._rebalancer._on_news()  # type: ignore[union-attr]
+            if clock.time_ms - begun_ms >= 60_000 and not shared_ms:
+                take_part(two)
+                if len(numbers(two)) == 2:
+                    shared_ms.append(clock.time_ms - begun_ms - 60_000)
+
+    monkeypatch.setattr(clock, "wait", wait)
+    assert one.poll(timeout_ms=90_000) == []
+    assert [numbers(one), numbers(two)] == [[0, 1], [2, 3]]
+    assert shared_ms[0] <= 2 * heartbeat_ms + 500
+    kinds = [entry.kind for entry in group.store.groups.history("g")]
+    assert kinds.count("members-joined") == 2
+    assert {*kinds} == {"members-joined", "partitions-assigned", "offsets"}
 
 
 def test_who_does_not_let_go_is_expelled_after_the_rebalance_timeout(group: Group) -> None:
@@ -619,11 +665,41 @@ class Silent:
         self.reasons = (*self.reasons, reason)
 
 
+class Eventful(Silent):
+    """A member that is due at once, and learns of something by its third heartbeat."""
+
+    ticks = 0
+
+    def due_in_s(self) -> float:
+        return 0.0
+
+    def tick(self) -> None:
+        self.ticks += 1
+
+    def has_news(self) -> bool:
+        return self.ticks == 3
+
+
+def test_its_thread_tells_of_news() -> None:
+    """A poll that waits need not wait for its next look."""
+    member, owner = Eventful(), Silent()
+    told: list[int] = []
+
+    def tell() -> None:
+        told.append(member.ticks)
+        thread.stop()
+
+    thread = _HeartbeatThread(member, owner, tell)  # type: ignore[arg-type]
+    thread._thread.start()
+    thread._thread.join(10)
+    assert told == [3]
+
+
 @pytest.mark.parametrize("line", [0, 1])
 def test_a_consumer_is_collected_while_its_thread_begins_to_wait(line: int) -> None:
     """Python may collect it in that very thread, which must not wait for a lock of its own then."""
     member, owner = Silent(), Silent()
-    thread = _HeartbeatThread(member, owner)  # type: ignore[arg-type]
+    thread = _HeartbeatThread(member, owner, int)  # type: ignore[arg-type]
     lines = iter(range(1000))
 
     def trace(frame: FrameType, event: str, _: object) -> Any:

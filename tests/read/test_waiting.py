@@ -319,6 +319,42 @@ def test_what_polls_have_returned_is_committed_in_time(
     assert committed(filled) == 7
 
 
+@pytest.mark.parametrize("wait_ms", [500, 15_000])
+@pytest.mark.parametrize("as_batches", [False, True], ids=["records", "batches"])
+def test_what_polls_have_returned_is_committed_while_one_waits(
+    filled: Store, eventful: EventfulClock, *, as_batches: bool, wait_ms: int
+) -> None:
+    """In the interval, whatever the pauses between looks; not what came since, until it is done."""
+    config = ConsumerConfig(auto_commit_interval_ms=4_000, fetch_max_wait_ms=wait_ms)
+    consumer = filled.consumer(
+        *("t",),
+        group_id="g",
+        auto_offset_reset="earliest",
+        enable_auto_commit=True,
+        config=config,
+    )
+    consumer.poll_batches() if as_batches else consumer.poll()
+    seen: list[tuple[int, int | None]] = []
+    begun_ms = eventful.time_ms
+
+    def note() -> None:
+        seen.append((eventful.time_ms - begun_ms, committed(filled)))
+
+    eventful.happenings = [note] * 1000
+    poll = consumer.poll_batches if as_batches else consumer.poll
+    assert not poll(timeout_ms=20_000)
+    assert {at for time_ms, at in seen if time_ms < 4_000} == {None}
+    assert {at for time_ms, at in seen if time_ms >= 4_000} == {10}
+    entries = len(filled.storage.list_names("groups/g"))
+    eventful.happenings = [lambda: append(filled, b"10"), *[note] * 1000]
+    iterating = iter(consumer)
+    assert next(iterating).offset == 10
+    eventful.happenings = [*[note] * 40, lambda: append(filled, b"11")]
+    assert next(iterating).offset == 11
+    assert committed(filled) == 11
+    assert len(filled.storage.list_names("groups/g")) > entries
+
+
 def test_a_block_that_fails_commits_nothing_more(filled: Store) -> None:
     """The record that it failed on comes again."""
 

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Collection, Iterable, Sized
+from collections.abc import Callable, Collection, Iterable, Sized
 from contextlib import suppress
 from typing import Protocol
 
@@ -73,10 +73,16 @@ class SeenTopic(Protocol):
 
 
 class Rebalancer:
-    """One consumer's partitions of a group."""
+    """One consumer's partitions of a group.
 
-    def __init__(self, logs: Logs, group_id: str, settings: MemberSettings) -> None:
+    ``on_news`` is called by its thread when the group has something for the next poll.
+    """
+
+    def __init__(
+        self, logs: Logs, group_id: str, settings: MemberSettings, on_news: Callable[[], object]
+    ) -> None:
         self._logs = logs
+        self._on_news = on_news
         self._group_id = group_id
         self._settings = settings
         self._topics: tuple[str, ...] = ()
@@ -154,6 +160,19 @@ class Rebalancer:
         finally:
             self._calling = False
 
+    def keep_up(self) -> bool:
+        """Count as polling, while a poll waits; returns whether there is news, for :meth:`poll`."""
+        member = self._member
+        if member is None or self._process != os.getpid() or self._calling:
+            return False
+        self._tell(member)
+        return member.has_news()
+
+    def pause_s(self) -> float:
+        """How long a poll may wait, in s, until it calls :meth:`keep_up`."""
+        longest_s = self._settings.max_poll_interval_ms / 2000
+        return longest_s if self._member is None else min(longest_s, self._member.pause_s())
+
     def _tell(self, member: Member) -> None:
         """Record that the application polls; send a heartbeat if one is late.
 
@@ -168,7 +187,7 @@ class Rebalancer:
     def _keep_beating(self, member: Member) -> None:
         """Start the thread, if it has not started: an interrupt may have come between."""
         if self._thread is None and isinstance(self._logs.clock, SystemClock):
-            self._thread = _HeartbeatThread(member, self)
+            self._thread = _HeartbeatThread(member, self, self._on_news)
         if self._thread is not None:
             self._thread.start()
 
@@ -233,8 +252,6 @@ class Rebalancer:
     ) -> bool:
         """Tell the group which topics exist; returns whether that changed this consumer's share.
 
-        Each look of a waiting poll counts as a poll, so a consumer that waits for long is not idle.
-
         Args:
             reader: the consumer.
             asked: the topics that were looked for, of those that it has subscribed to.
@@ -296,8 +313,9 @@ class _HeartbeatThread:
     Only with the machine's clock: with another one polls do its work.
     """
 
-    def __init__(self, member: Member, owner: Rebalancer) -> None:
+    def __init__(self, member: Member, owner: Rebalancer, on_news: Callable[[], object]) -> None:
         self._member = member
+        self._on_news = on_news
         self._woken = Signal()
         self._abandoned = False
         # The owner may be collected anywhere, even while this group's log is read, or this thread
@@ -335,6 +353,8 @@ class _HeartbeatThread:
                 break
             try:
                 self._member.tick()
+                if self._member.has_news():
+                    self._on_news()
             except StorageError as error:
                 # The beat that failed counts as one: the next one is due an interval later.
                 _logger.warning("a heartbeat of group %r failed: %s", self._member.group_id, error)

@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 class AutoCommit:
     """When a consumer commits automatically, and what was last committed.
 
-    At the beginning of a poll: records of earlier polls have been processed by then.
+    In a poll, also while it waits: records of earlier polls have been processed by then.
     """
 
     def __init__(self, clock: Clock, interval_ms: int) -> None:
@@ -28,6 +28,10 @@ class AutoCommit:
         self._clock = clock
         self._next_s = clock.monotonic_s() + self._interval_s
         self._committed: dict[TopicPartition, int] = {}
+
+    def due_in_s(self) -> float:
+        """The time until the interval is over, in s."""
+        return self._next_s - self._clock.monotonic_s()
 
     def commit_if_due(self, commit: Callable[[Offsets], object], positions: Offsets) -> bool:
         """Commit changed offsets, if the interval is over; False if the group refuses it.

@@ -45,13 +45,25 @@ class PollWait:
         """There may be new records: look again at once."""
         self._pause_ms = self._next_ms = 0
 
-    def until_found(self, look: Callable[[], T], nothing: T, timeout_ms: int | None) -> T:
+    def look_now(self) -> None:
+        """End the current or the next wait by a look, from any thread."""
+        self._event.set()
+
+    def until_found(
+        self,
+        look: Callable[[], T],
+        nothing: T,
+        timeout_ms: int | None,
+        attend: Callable[[], float],
+    ) -> T:
         """The result of ``look`` as soon as it finds something, ``nothing`` after the timeout.
 
         Args:
             look: looks for records.
             nothing: what it returns if there are none.
             timeout_ms: with 0 it looks once, however recent the last look; None: for ever.
+            attend: does before each wait what else is due, and returns when it is to be called
+                again, in s.
 
         Raises:
             Wakeup: :meth:`wake` was called.
@@ -70,8 +82,9 @@ class PollWait:
             now_ms = self._now_ms()
             if until_ms is not None and now_ms >= until_ms:
                 return nothing
+            pause_s = attend()
             next_ms = self._next_ms if until_ms is None else min(self._next_ms, until_ms)
-            self._clock.wait(self._event, (next_ms - now_ms) / 1000)
+            self._clock.wait(self._event, max(min((next_ms - now_ms) / 1000, pause_s), 0))
 
     def _now_ms(self) -> int:
         return round(self._clock.monotonic_s() * 1000)
