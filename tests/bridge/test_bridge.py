@@ -13,6 +13,7 @@ import pytest
 import txnlog
 from tests.bridge.mock_kafka import PARTITIONS, MockKafka, Row
 from tests.support.cli.cli_command import cli
+from tests.support.tiers import more
 from txnlog import TopicPartition
 from txnlog.bridge import BridgeCommit, KafkaSink, KafkaSource, client
 from txnlog.bridge.source import POSITIONS
@@ -274,6 +275,53 @@ def test_records_that_were_deleted_before_they_went_out(kafka: MockKafka, tmp_pa
         KafkaSink(store, kafka.servers, ["t"]).run(until_end=True)
     KafkaSink(store, kafka.servers, ["t"], skip_lost=True).run(until_end=True)
     assert [row[2] for row in kafka.rows("t")] == [b"0", b"1", b"2", b"3", b"6", b"7"]
+
+
+@pytest.mark.parametrize("interval_ms", [300_000, *more([1])])
+@pytest.mark.parametrize(
+    ("happening", "skip_lost"),
+    [("trim", True), ("trim", False), ("recreate", True), ("recreate smaller", False)],
+)
+def test_records_are_deleted_while_they_go_out(
+    kafka: MockKafka, tmp_path: Path, happening: str, *, skip_lost: bool, interval_ms: int
+) -> None:
+    """What was read is committed, and the rest goes on; a topic that was made anew goes whole."""
+    store, other = txnlog.open(str(tmp_path), create=True), txnlog.open(str(tmp_path))
+    store.topics.create("t", partitions=2)
+    kafka.make("t", f"_txnlog_positions.bridge.{store.store_id}")
+
+    def send(*numbers: int) -> None:
+        with other.producer() as producer:
+            for number in numbers:
+                producer.send("t", b"%d" % number, partition=0)
+
+    send(0, 1, 2, 3)
+    asked = 0
+
+    def is_stopped() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            if happening == "trim":
+                send(4, 5, 6, 7)
+                other.topics.delete_records({TopicPartition("t", 0): 6})
+            else:
+                other.topics.delete("t")
+                other.topics.create("t", partitions=1 if happening == "recreate smaller" else 2)
+                send(6, 7)
+        return asked > 1
+
+    sink = KafkaSink(
+        store, kafka.servers, ["t"], skip_lost=skip_lost, commit_interval_ms=interval_ms
+    )
+    copied = [b"0", b"1", b"2", b"3"]
+    if happening == "trim" and not skip_lost:
+        with pytest.raises(OffsetOutOfRange, match=r"from offset 4 to 6 were deleted .*--skip"):
+            sink.run(is_stopped=is_stopped)
+    else:
+        sink.run(is_stopped=is_stopped)
+        copied += [b"6", b"7"]
+    assert [row[2] for row in kafka.rows("t")] == copied
 
 
 def test_a_cluster_that_does_not_answer_is_told_at_once(

@@ -33,6 +33,8 @@ def test_offset_reset(store: Store) -> None:
     assert read_alone(store, "t", group_id="g", auto_offset_reset="latest").poll() == []
     with pytest.raises(NoOffsetForPartition, match="t:0"):
         read_alone(store, "t", group_id="g", auto_offset_reset="none").poll()
+    with pytest.raises(NoOffsetForPartition, match="the consumer has no position in t:0 and auto"):
+        store.consumer("t", auto_offset_reset="none").poll()
     store.topics.delete_records({T0: 3})
     store.consumer("t", group_id="g").commit({T0: 1})
     again = read_alone(store, "t", group_id="g", auto_offset_reset="earliest", stop_at_end=True)

@@ -11,7 +11,12 @@ from txnlog.bridge.base import LOOK_S, Bridge, CopyProgress
 from txnlog.bridge.client import Cluster, reported
 from txnlog.bridge.positions import Positions
 from txnlog.consumer import Consumer
-from txnlog.errors import BridgeFailed, OffsetOutOfRange
+from txnlog.errors import (
+    BridgeFailed,
+    NoOffsetForPartition,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import ConsumerRecord
 from txnlog.store import Store
@@ -82,7 +87,14 @@ class _Copying:
         self._seek(partitions, known)
         ends = reader.end_offsets(partitions)
         while True:
-            records = reader.poll(timeout_ms=int(LOOK_S * 1000), max_records=_AT_ONCE)
+            try:
+                records = reader.poll(timeout_ms=int(LOOK_S * 1000), max_records=_AT_ONCE)
+            except (NoOffsetForPartition, OffsetOutOfRange, UnknownTopicOrPartition) as error:
+                # Records were deleted, or the topic was: the next attempt goes on, or says so.
+                _logger.warning("bridge %s begins again: %s", self._sink.name, error)
+                if progress.is_open:
+                    self._commit(positions, partitions)
+                return False
             if records:
                 self._send(records)
             at_end = all(reader.position(where) >= ends[where] for where in partitions)
@@ -174,15 +186,21 @@ class _Copying:
                 return
 
     def _commit(self, positions: Positions, partitions: list[TopicPartition]) -> None:
-        reader, progress = self._reader, self._progress
+        progress = self._progress
         with reported("committing to Kafka"):
             for key, value in zip(*positions.encode(progress.moved()), strict=True):
                 self._produce(self._positions_topic, value, key, 0)
             self._producer.commit_transaction(client.WAIT_S)
-        ends = reader.end_offsets(partitions)
-        progress.committed(
-            sum(max(ends[where] - reader.position(where), 0) for where in partitions)
-        )
+        progress.committed(self._lag(partitions))
+
+    def _lag(self, partitions: list[TopicPartition]) -> int:
+        """Offsets that are still to be read."""
+        try:
+            ends = self._reader.end_offsets(partitions)
+        except UnknownTopicOrPartition:
+            return 0  # it was deleted, as the next poll says
+        at = self._reader.positions()
+        return sum(max(ends[where] - at.get(where, 0), 0) for where in partitions)
 
 
 def _positions_topic(name: str, store: Store) -> str:

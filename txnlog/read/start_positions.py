@@ -52,9 +52,12 @@ class StartPositions:
             return at
         if self.reset == "none":
             if at is None:
+                lacks = f"group {self.group_id!r} has no committed offset for {where}"
+                if self.group_id is None:
+                    lacks = f"the consumer has no position in {where}"
                 raise NoOffsetForPartition(
-                    f"group {self.group_id!r} has no committed offset for {where} and "
-                    "auto_offset_reset is 'none': seek, or choose 'earliest' or 'latest'"
+                    f"{lacks} and auto_offset_reset is 'none': seek, or choose 'earliest' or "
+                    "'latest'"
                 )
             raise OffsetOutOfRange(
                 f"position {at} of {where} is out of range: the log has {begin} to {log_end}; "
