@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from io import BufferedReader, BytesIO
-from typing import cast
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 
 from txnlog.columns.checks import make_schema
@@ -80,3 +81,54 @@ def test_a_wrong_line_is_named(data: str) -> None:
         read()
     number = next(n for n in (1, 2, 3) if f"line {n}" in str(refused.value))
     assert (WRONG[data] in str(refused.value), count) == (True, min(number - 1, 1))
+
+
+def within(name: str, place: str) -> tuple[pa.Field, Any, Any]:
+    """A column that has a name somewhere, a value of it, and one with a member that is no field."""
+    struct = pa.struct([pa.field(name, pa.int64()), pa.field("plain", pa.string())])
+    value, wrong = {name: 1, "plain": "x"}, {name: 1, "other": "x"}
+    kinds: dict[str, tuple[pa.DataType, Any, Any]] = {
+        "column": (pa.int64(), 1, None),
+        "struct": (struct, value, wrong),
+        "list": (pa.list_(struct), [value, None, value], [value, wrong]),
+        "map": (pa.map_(pa.string(), struct), {name: value}, {"k": wrong}),
+        "pairs": (pa.map_(pa.string(), struct), [[name, value]], [["k", wrong]]),
+        "deep": (pa.list_(pa.struct([("in", struct)])), [{"in": value}], [{"in": wrong}]),
+    }
+    kind, value, wrong = kinds[place]
+    return pa.field(name if place == "column" else "c", kind), value, wrong
+
+
+@pytest.mark.parametrize("place", ["column", "struct", "list", "map", "pairs", "deep"])
+@pytest.mark.parametrize(
+    "name",
+    ["plain ", "ü", 'a"b', '"', "a\\b", "\\", "\\u0041", "a\nb", "\t", "\x01", "\x1f", "\x7f"],
+    ids=ascii,
+)
+def test_columns_of_any_name(name: str, place: str) -> None:
+    """Also those that JSON escapes: values are taken, and others refused as of any column."""
+    column, value, wrong = within(name, place)
+    schema = make_schema(pa.schema([pa.field("id", pa.int64()), column]), [])
+    row = {"id": 1, column.name: value}
+
+    def read(*rows: object) -> list[dict[str, Any]]:
+        stream = cast("BufferedReader", BufferedReader(BytesIO(lines(*rows).encode())))
+        found = read_typed_lines(stream, "t", schema, max_line_bytes=10_000)
+        table = pa.Table.from_batches(found).select(["id", column.name])
+        return cast("list[dict[str, Any]]", table.to_pylist())
+
+    expected = {"id": 1, column.name: value}
+    if place in ("map", "pairs"):
+        expected[column.name] = [*value.items()] if place == "map" else [(*value[0],)]
+    assert read(row, {"value": json.dumps(row)}, {"value": row}) == [expected] * 3
+    assert read({"id": 1}, {"id": 2, column.name: None, "_partition": 0}) == [
+        {"id": 1, column.name: None},
+        {"id": 2, column.name: None},
+    ]
+    with pytest.raises(InvalidRecord, match="line 1 is no record of topic 't': Expected"):
+        read({**row, column.name: "text"})
+    with pytest.raises(InvalidRecord, match="unknown field `more`; the columns are id, "):
+        read({**row, "more": 1})
+    if wrong is not None:
+        with pytest.raises(InvalidRecord, match=r"line 1 .* unknown field `other` - at `\$\.c"):
+            read({**row, column.name: wrong})

@@ -7,11 +7,11 @@ RFC 3339, bytes in base64, decimals and dates as strings, maps as lists of pairs
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property, partial
 from io import BufferedReader
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
 import msgspec
 import pyarrow as pa
@@ -132,6 +132,7 @@ class _TypedLines:
         names = (*_names([*columns]), *(name for name, _ in _METADATA), *_OF_HEADERS)
         self._names = frozenset(name.encode() for name in names)
         self._has_maps = any(map(_has_maps, columns))
+        self._has_escaped = any(map(_is_escaped, names))
         self._envelope = msgspec.json.Decoder(_Envelope)
         self._bytes = msgspec.json.Decoder(JsonBytes)
 
@@ -165,6 +166,10 @@ class _TypedLines:
 
     def _decode(self, data: bytes | msgspec.Raw) -> Row:
         row: Row = msgspec.to_builtins(self._columns.decode(data), builtin_types=_AS_IS)
+        if self._has_escaped:
+            columns = [*self._records.schema.columns]
+            others = [name for name, _ in _METADATA]
+            _refuse_unknown(msgspec.json.decode(data), columns, others)
         if self._may_repeat(bytes(data)):
             refuse_repeated(bytes(data))
         return row
@@ -276,8 +281,13 @@ def _has_maps(field: pa.Field) -> bool:
 def _struct_type(
     name: str, fields: Sequence[pa.Field], more: Sequence[tuple[str, Any]] = ()
 ) -> Any:  # noqa: ANN401 - a type made at run time
-    """Objects with these members, each of which may be left out, and no others."""
+    """Objects with these members, each of which may be left out, and no others.
+
+    Where a name is escaped in JSON others are passed over: structs of msgspec have no such names.
+    """
     members = [*((field.name, _json_type(field.type) | None) for field in fields), *more]
+    if any(_is_escaped(member) for member, _ in members):
+        return TypedDict(name, dict(members), total=False)  # type: ignore[operator]
     return msgspec.defstruct(
         name,
         [
@@ -290,6 +300,42 @@ def _struct_type(
         ],
         forbid_unknown_fields=True,
     )
+
+
+def _is_escaped(name: str) -> bool:
+    return any(character in '"\\' or character < " " for character in name)
+
+
+def _refuse_unknown(
+    found: Mapping[str, object],
+    fields: Sequence[pa.Field],
+    others: Collection[str] = (),
+    path: str = "$",
+) -> None:
+    """Raise ValidationError if an object, or one within it, has a member that is no field."""
+    kinds = {field.name: field.type for field in fields}
+    for name, value in found.items():
+        if name in kinds:
+            _refuse_unknown_within(value, kinds[name], f"{path}.{name}")
+        elif name not in others:
+            where = "" if path == "$" else f" - at `{path}`"
+            raise msgspec.ValidationError(f"Object contains unknown field `{name}`{where}")
+
+
+def _refuse_unknown_within(value: Any, kind: pa.DataType, path: str) -> None:  # noqa: ANN401
+    if value is None:
+        return
+    if types.is_struct(kind):
+        _refuse_unknown(value, children(kind), path=path)
+    elif types.is_map(kind):
+        items = value.items() if isinstance(value, dict) else value
+        for key, item in items:
+            if not isinstance(value, dict):
+                _refuse_unknown_within(key, kind.key_type, f"{path}[...]")
+            _refuse_unknown_within(item, kind.item_type, f"{path}[...]")
+    elif types.is_list(kind):
+        for item in value:
+            _refuse_unknown_within(item, kind.value_type, f"{path}[...]")
 
 
 _FLAT: Final[Sequence[tuple[Any, Any]]] = (
