@@ -71,7 +71,7 @@ def check_whole_number(
     raise error(f"{what} must be a whole number{bounds}, not {value!r}")
 
 
-_LARGEST_RECORD_BYTES = 1 << 26
+LARGEST_RECORD_BYTES = 1 << 26
 """Half of what a reader decodes of a batch."""
 
 
@@ -211,7 +211,7 @@ _TOPIC_KEYS = {
         "4096", _integer(0, (1 << 31) - 1), "about one index entry per this many bytes"
     ),
     "max.message.bytes": _Key(
-        str(1_048_588), _integer(1, _LARGEST_RECORD_BYTES), "the largest record, bytes"
+        str(1_048_588), _integer(1, LARGEST_RECORD_BYTES), "the largest record, bytes"
     ),
     "message.timestamp.type": _Key(
         "CreateTime", _OneOf("CreateTime", "LogAppendTime"), "whose clock stamps a record"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -35,7 +38,7 @@ def rows_of(store: Store, topic: str) -> list[Row]:
     table = store.scan(topic, columns=names).to_arrow()
     times = table["timestamp"].cast(pa.int64()).to_pylist()
     found = []
-    for row, time in zip(table.to_pylist(), times, strict=True):
+    for row, time in zip(table.drop_columns(["timestamp"]).to_pylist(), times, strict=True):
         headers = tuple((header["key"], header["value"]) for header in row["headers"])
         found.append((row["partition"], row["key"], row["value"], time // 1000, headers))
     return sorted(found, key=lambda row: row[0])
@@ -80,6 +83,50 @@ def test_what_is_in_kafka_comes_once(kafka: MockKafka, tmp_path: Path) -> None:
     assert rows_of(store, "orders") == by_partition(some_rows(0, 49))
     source.run(until_end=True, report=told.append)
     assert rows_of(store, "orders") == by_partition(some_rows(0, 49))
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"max.message.bytes": "104857600"}, {"max.message.bytes": str(1 << 26)}),
+        ({"max.message.bytes": "67108864"}, {"max.message.bytes": str(1 << 26)}),
+        (
+            {"retention.ms": "-1", "retention.bytes": "5", "cleanup.policy": "compact,delete"},
+            {"retention.bytes": "5", "cleanup.policy": "compact,delete"},
+        ),
+        ({"message.timestamp.after.max.ms": "5", "segment.ms": "7"}, {}),
+    ],
+    ids=["larger", "largest", "policies", "not copied"],
+)
+def test_topics_are_made_for_what_kafka_has(
+    kafka: MockKafka,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    told: dict[str, str],
+    expected: dict[str, str],
+) -> None:
+    """Settings as far as they are valid here; for any times, since brokers may have no limit."""
+
+    def describe(_: object, resources: list[Any]) -> dict[Any, Future[Any]]:
+        future: Future[Any] = Future()
+        future.set_result(
+            {name: SimpleNamespace(value=told[name], is_default=False) for name in told}
+        )
+        return dict.fromkeys(resources, future)
+
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient.describe_configs", describe)
+    store = txnlog.open(str(tmp_path), create=True)
+    kafka.make("t")
+    now_ms = store.logs.clock.now_ms()
+    times = (1, 1_700_000_000_000, now_ms, now_ms + 86_400_000, now_ms * 1000)
+    rows: list[Row] = [(0, b"k", b"%d" % time, time, ()) for time in times]
+    kafka.send("t", rows)
+    KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
+    assert rows_of(store, "t") == rows
+    config = store.topics.describe("t").config
+    assert expected.items() <= config.items()
+    assert ("here the most is 67108864" in caplog.text) == ("104857600" in told.values())
 
 
 def test_a_topic_that_was_made_anew_here_is_copied_whole(kafka: MockKafka, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from txnlog.bridge import client
 from txnlog.bridge.base import LOOK_S, Bridge, CopyProgress
 from txnlog.bridge.client import failure, reported
 from txnlog.bridge.positions import Positions
+from txnlog.config import LARGEST_RECORD_BYTES
 from txnlog.errors import BridgeFailed, TopicAlreadyExists, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
@@ -24,6 +25,8 @@ _MOST_BYTES: Final = 64 << 20
 """About how much is taken from the client in one call."""
 _CONFIG_WAIT_S: Final = 10.0
 _COPIED_CONFIG: Final = ("cleanup.policy", "max.message.bytes", "retention.bytes", "retention.ms")
+_AT_ANY_TIME: Final = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
+"""Times stay as they are: brokers have judged them, or have no limit."""
 
 _logger = logging.getLogger(__name__)
 
@@ -32,9 +35,9 @@ class KafkaSource(Bridge):
     """Copies topics of a Kafka cluster into topics of the same names; see :class:`Bridge`.
 
     Keys, values, headers, times and partitions stay as they are; offsets do not, since Kafka's have
-    gaps. Topics that are not there are created, with Kafka's partitions and retention; partitions
-    that were added there are added here. With ``until_end`` partitions are read up to the ends that
-    they have when they are reached.
+    gaps. Topics that are not there are created, with Kafka's partitions and retention, and for
+    records of any time; partitions that were added there are added here. With ``until_end``
+    partitions are read up to the ends that they have when they are reached.
     """
 
     _positions = POSITIONS
@@ -124,7 +127,8 @@ class _Copying:
         partitions = sum(where.topic == topic for where in self._partitions)
         if not topics.list([topic]):
             with suppress(TopicAlreadyExists):  # another process was faster
-                topics.create(topic, partitions=partitions, config=self._config_of(topic))
+                config = _AT_ANY_TIME | self._config_of(topic)
+                topics.create(topic, partitions=partitions, config=config)
         there = topics.describe(topic)
         if there.schema is not None:
             raise BridgeFailed(
@@ -147,11 +151,19 @@ class _Copying:
         except (self._kafka.KafkaException, TimeoutError) as error:
             _logger.warning("settings of topic %s were not told by Kafka: %r", topic, error)
             return {}
-        return {
+        config = {
             name: told[name].value
             for name in _COPIED_CONFIG
             if name in told and not told[name].is_default and told[name].value
         }
+        largest = config.get("max.message.bytes", "0")
+        if int(largest) > LARGEST_RECORD_BYTES:
+            _logger.warning(
+                "topic %s of Kafka takes records of %s bytes; here the most is %d",
+                *(topic, largest, LARGEST_RECORD_BYTES),
+            )
+            config["max.message.bytes"] = str(LARGEST_RECORD_BYTES)
+        return config
 
     # -- positions -------------------------------------------------------------------------------
 
