@@ -116,6 +116,26 @@ def test_a_transaction_that_an_import_has_cut_off_stays_aborted(
     assert [(r[0], r[4]) for r in found] == [(1, b"plain"), (4 + added, b"more")]
 
 
+@pytest.mark.parametrize("deleted_to", range(4))
+def test_it_stays_aborted_unless_all_before_it_was_deleted(
+    store: Store, tmp_path: Path, deleted_to: int
+) -> None:
+    """Then the partition begins amid a transaction, as a broker's may, and its marker says."""
+    log = batch(0, b"first") + batch(1, b"half", producer=P) + batch(2, b"plain")
+    store.kafka.import_topic("t", [folder(tmp_path / "1", {0: log})])
+    store.topics.delete_records({TopicPartition("t", 0): deleted_to})
+    rest = batch(3, b"other half", producer=P) + marker(4, P, commit=True) + batch(5, b"more")
+    store.kafka.import_topic("t", [folder(tmp_path / "2", {3: rest})])
+    shown = {0: b"first", 2: b"plain"} if deleted_to < 3 else {3: b"other half"}
+    shown |= {5: b"more"}
+    assert offsets_and_values(store) == [(at, v) for at, v in shown.items() if at >= deleted_to]
+    done = store.kafka.export_topic("t", str(tmp_path / "out"))
+    added = done.partitions[0].marker_count
+    found = committed_records(batches(tmp_path / "out" / "t-0", "kafka-python"))
+    assert [r[4] for r in found] == [value for _, value in offsets_and_values(store)]
+    assert added == (1 if deleted_to < 2 else 0)
+
+
 def test_it_stays_aborted_when_the_first_half_is_settled(store: Store, tmp_path: Path) -> None:
     """The record of truncated transactions is looked for in manifests, too."""
     with settling_early():
