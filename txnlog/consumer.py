@@ -534,7 +534,9 @@ class Consumer:
             located = self._positions.keys() >= {*partitions}
             if group is not None or self._group_id is None or located:
                 break
-        self._locate(snapshot, partitions, group)
+        # A paused one stays where it is until it is resumed, even out of range.
+        paused = self._paused & self._positions.keys()
+        self._locate(snapshot, [where for where in partitions if where not in paused], group)
         ranges = self._plan(snapshot, partitions)
         if not self._holds_back(ranges):
             ends = {where: views[where.topic].end_offsets[where.partition] for where in partitions}

@@ -10,9 +10,10 @@ import pytest
 from tests.support.groups.alone import read_alone
 from tests.support.runtime.call_counts import calls_of
 from tests.support.steps import another, append, new_store
-from txnlog.errors import StorageError
+from txnlog.errors import OffsetOutOfRange, StorageError
 from txnlog.names import TopicPartition
 from txnlog.read import joined_reads
+from txnlog.read.start_positions import Reset
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 
@@ -106,6 +107,33 @@ def test_an_offset_that_is_committed_during_a_poll_is_not_out_of_range() -> None
         if len(slow.requests) <= begun + number:
             break
     assert number > 2
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
+@pytest.mark.parametrize("deleted_to", [0, 1, 2, 3])
+def test_a_paused_partition_hinders_no_other(store: Store, reset: Reset, deleted_to: int) -> None:
+    """It stays where it is, also out of range: the policy holds once it is resumed."""
+    store.topics.alter("t", partitions=2)
+    t1 = TopicPartition("t", 1)
+    append(store, b"0", b"1", b"2", partition=0)
+    consumer = store.consumer(auto_offset_reset=reset)
+    consumer.assign([T0, t1])
+    consumer.seek(T0, 1)
+    consumer.seek(t1, 0)
+    consumer.pause(T0)
+    assert consumer.poll() == []
+    store.topics.delete_records({T0: deleted_to})
+    for number in range(2):
+        append(store, b"%d" % number, partition=1)
+        assert [record.value for record in consumer.poll()] == [b"%d" % number]
+        assert consumer.position(T0) == 1
+    consumer.resume(T0)
+    if reset == "none" and deleted_to > 1:
+        with pytest.raises(OffsetOutOfRange, match="position 1 of t:0"):
+            consumer.poll()
+        return
+    begins = max(deleted_to, 1) if reset != "latest" or deleted_to <= 1 else 3
+    assert [record.offset for record in consumer.poll()] == [*range(begins, 3)]
 
 
 @pytest.mark.parametrize("topics", [("t",), ("t", "other")], ids=["one", "two"])
