@@ -17,6 +17,7 @@ from txnlog.errors import (
     CommitFailed,
     ConcurrentTransactions,
     GroupIdNotFound,
+    GroupNotEmpty,
     InvalidConfig,
     InvalidOption,
     NoOffsetForPartition,
@@ -165,6 +166,45 @@ def test_the_partitions_of_a_reset(store: Store, clock: VirtualClock) -> None:
     assert [record.offset for record in consumer][:3] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("members", [[], ["alive"], ["dead"], ["dead", "alive"]], ids="-".join)
+@pytest.mark.parametrize("is_held", [False, True], ids=["free", "held"])
+def test_a_dry_run_tells_what_a_reset_does(
+    clock: VirtualClock, members: list[str], *, force: bool, is_held: bool
+) -> None:
+    """Its result or its error: the dead count as gone, and a dry run writes nothing."""
+    heap = HeapStorage()
+    heap.time_ms = lambda: clock.time_ms
+    store = new_store(heap, clock, {"a": 2})
+    commit(store, {A0: 0})
+    if is_held:
+        begin_with_offsets(store, "p", {A0: 0})
+    for member in members:
+        if member == "alive":
+            clock.time_ms += 46_000
+        elsewhere(heap, clock).consumer("a", group_id="g").poll()
+    if members == ["dead"]:
+        clock.time_ms += 46_000
+
+    def outcome(*, dry_run: bool) -> object:
+        try:
+            other = elsewhere(heap, clock)
+            return other.groups.reset_offsets("g", to="latest", force=force, dry_run=dry_run)
+        except (ConcurrentTransactions, GroupNotEmpty) as error:
+            return type(error)
+
+    before = {*heap.list_all("groups")}
+    planned = outcome(dry_run=True)
+    assert {*heap.list_all("groups")} == before
+    assert outcome(dry_run=False) == planned
+    expected: object = [OffsetReset("a", 0, 0, 0)]
+    if is_held:
+        expected = ConcurrentTransactions
+    if "alive" in members and not force:
+        expected = GroupNotEmpty
+    assert planned == expected
+
+
 def test_a_reset_of_all_leaves_out_a_topic_that_was_made_anew(store: Store) -> None:
     """The group has no offsets for it, though for one of its name."""
     store.topics.create("again")
@@ -247,9 +287,13 @@ def test_offsets_are_reset_from_a_file(store: Store, tmp_path: Path) -> None:
         ("a,0,1\na,x,1", "line 2"),
         ("a,0,1\na,0,2", "more than one offset for a:0"),
         ("other,a,0,1", "no offset for group 'g'"),
+        ("a,0," + "9" * 5000, "line 1 .* must be topic,partition,offset"),
+        ("a," + "9" * 5000 + ",0", "line 1 .* must be topic,partition,offset"),
+        ('a,0,"' + "1" * 200_000 + '"', "cannot be read: field larger"),
+        ("a,99999999999,0", "no partition 99999999999"),
     ):
         path.write_text(text)
-        with pytest.raises(InvalidOption, match=message):
+        with pytest.raises((InvalidOption, UnknownTopicOrPartition), match=message):
             store.groups.reset_offsets("g", from_file=path)
     with pytest.raises(InvalidOption, match="cannot be read"):
         store.groups.reset_offsets("g", from_file=tmp_path / "none.csv")

@@ -168,7 +168,7 @@ class GroupAdmin:
             force: also if the group has members. They are not told: their commits in transactions
                 that began before are refused; other commits move the offsets back to where they
                 read.
-            dry_run: only say what would change.
+            dry_run: only say what would change, or raise what would be raised.
 
         Returns:
             By partition, where the group was and where it is now (or would be).
@@ -196,7 +196,9 @@ class GroupAdmin:
                     start_entry=plan.entries[where],
                 )
             )
-        if commits and not dry_run:
+        if commits and dry_run:
+            log.check_commit(commits, force=force)
+        elif commits:
             log.commit(commits, force=force)
             log.checkpoint_if_due()
         return [*plan.resets]

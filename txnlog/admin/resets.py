@@ -24,6 +24,8 @@ from txnlog.storage.base import Storage
 
 _PLACES = ("earliest", "latest", "current")
 _FILE_COLUMNS = (3, 4)
+_MOST_DIGITS = 1000
+"""More than in any offset; Python refuses to read numbers of very many."""
 
 Target = str | int | Mapping[TopicPartition, int]
 
@@ -215,11 +217,11 @@ def read_offsets(path: str | os.PathLike[str], group_id: str) -> dict[TopicParti
         InvalidOption: the file cannot be read, or a line is none of these.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:  # also of a name that no file can have
+        rows = [*csv.reader(Path(path).read_text(encoding="utf-8").splitlines())]
+    except (OSError, ValueError, csv.Error) as error:  # also of a name that no file can have
         raise InvalidOption(f"the offsets in {path!r} cannot be read: {error}") from error
     offsets: dict[TopicPartition, int] = {}
-    for number, row in enumerate(csv.reader(lines), start=1):
+    for number, row in enumerate(rows, start=1):
         fields = [field.strip() for field in row]
         if not any(fields):
             continue
@@ -228,7 +230,7 @@ def read_offsets(path: str | os.PathLike[str], group_id: str) -> dict[TopicParti
         if len(fields) == max(_FILE_COLUMNS) and fields.pop(0) != group_id:
             continue
         topic, partition, offset = fields
-        if not (partition.isdecimal() and offset.isdecimal()):
+        if not (_is_number(partition) and _is_number(offset)):
             raise InvalidOption(_describe_bad_line(path, number, row))
         where = TopicPartition(check_topic(topic), int(partition))
         if where in offsets:
@@ -237,6 +239,10 @@ def read_offsets(path: str | os.PathLike[str], group_id: str) -> dict[TopicParti
     if not offsets:
         raise InvalidOption(f"{path} holds no offset for group {group_id!r}")
     return offsets
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 def _describe_bad_line(path: str | os.PathLike[str], number: int, row: Sequence[str]) -> str:

@@ -19,25 +19,26 @@ REASON = "session.timeout.ms, by the storage's clock"
 
 
 def find_dead_members(
-    storage: Storage, clock: Clock, group_id: str, group: Membership, newest_entry: int
+    storage: Storage,
+    clock: Clock,
+    group_id: str,
+    group: Membership,
+    newest_entry: int,
+    *,
+    now_ms: int | None = None,
 ) -> list[Silence]:
     """The members whose last heartbeat is older than their session timeout.
 
     None if the storage does not report when its objects were put, or if a living member tidies the
     folder meanwhile: it watches the others. ``newest_entry`` is the last one of the group's log.
+    Without ``now_ms`` the storage's clock is asked for the time, by an object that is put.
     """
     newest = _newest_heartbeats(storage, group_id)
     if not {*group.members} <= {*newest}:
         # A listing is not a snapshot: it may have missed a heartbeat and the next one.
         newest = {**_newest_heartbeats(storage, group_id), **newest}
-    probe = names.heartbeat(group_id, Heartbeat(clock.token(), 0, 0, 0))
-    storage.put_if_absent(probe, b"now\n")
-    try:
-        now_ms = storage.modified_ms(probe)
-    except ObjectNotFound:
-        return []  # taken for a stranger's heartbeat by a member, which lives
-    finally:
-        storage.delete([probe])
+    if now_ms is None:
+        now_ms = _ask_time(storage, clock, group_id)
     if now_ms is None:
         return []
     found = []
@@ -53,6 +54,18 @@ def find_dead_members(
         if told_ms is not None and now_ms - told_ms > held.member.session_timeout_ms:
             found.append(Silence(member_id, -1 if beat is None else beat.number, REASON))
     return found
+
+
+def _ask_time(storage: Storage, clock: Clock, group_id: str) -> int | None:
+    """The time by the storage's clock; None if it cannot be told."""
+    probe = names.heartbeat(group_id, Heartbeat(clock.token(), 0, 0, 0))
+    storage.put_if_absent(probe, b"now\n")
+    try:
+        return storage.modified_ms(probe)
+    except ObjectNotFound:
+        return None  # taken for a stranger's heartbeat by a member, which lives
+    finally:
+        storage.delete([probe])
 
 
 def delete_heartbeats(storage: Storage, group_id: str, member_ids: Collection[str]) -> None:

@@ -22,7 +22,7 @@ from txnlog.state.group import (
     OffsetsCommitted,
     OffsetsDeleted,
 )
-from txnlog.state.membership import Committer, MembersExpired, MembersLeft
+from txnlog.state.membership import Committer, MembersExpired, MembersLeft, Silence
 from txnlog.state.transaction import TransactionKey, TransactionRef
 from txnlog.storage.base import Storage
 
@@ -105,6 +105,23 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             number = self.append(build)
         return number
 
+    def check_commit(self, offsets: Sequence[OffsetCommit], *, force: bool) -> None:
+        """Raise what :meth:`commit` would, as far as the log was read; writes nothing.
+
+        Members are taken for dead by this process's clock: the storage tells its own only of what
+        is put.
+        """
+        with self.lock:
+            state = self.state
+            try:
+                state.check_commit(self.name, offsets, force=force)
+            except GroupNotEmpty:
+                if len(self._find_dead_members(self.clock.now_ms())) < len(
+                    state.membership.members
+                ):
+                    raise
+                state.check_offsets(self.name, offsets)
+
     def _leave_out(
         self, state: GroupState, offsets: Sequence[OffsetCommit]
     ) -> tuple[OffsetCommit, ...]:
@@ -148,11 +165,7 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
 
         By the storage's clock alone: for processes that cannot watch them.
         """
-        with self.lock:
-            state = self.state
-            group = state.membership
-            newest = state.next_entry - 1
-            dead = find_dead_members(self.log.storage, self.clock, self.name, group, newest)
+        dead = self._find_dead_members()
         nonce = self.clock.token()
 
         def build(state: GroupState) -> MembersExpired | None:
@@ -163,6 +176,15 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             return False
         delete_heartbeats(self.log.storage, self.name, {silence.member_id for silence in dead})
         return True
+
+    def _find_dead_members(self, now_ms: int | None = None) -> list[Silence]:
+        with self.lock:
+            state = self.state
+            group = state.membership
+            newest = state.next_entry - 1
+            return find_dead_members(
+                self.log.storage, self.clock, self.name, group, newest, now_ms=now_ms
+            )
 
     def remove_members(self, member_ids: Collection[str], reason: str) -> tuple[str, ...]:
         """Put that members have left; returns those that existed. Also takes instance ids."""
