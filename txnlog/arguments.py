@@ -31,7 +31,7 @@ from txnlog.errors import InvalidOption
 _Class = TypeVar("_Class", bound=type)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-_COMPLAINTS: Final = (TypeError, AttributeError, ValueError, OverflowError)
+_COMPLAINTS: Final = (TypeError, AttributeError, ValueError, OverflowError, LookupError)
 
 
 def names_wrong_arguments(*without: str) -> Callable[[_Class], _Class]:
@@ -128,16 +128,24 @@ def _kind(value: object) -> str:
     """A value's type, with those inside it; never what it is, which may be a secret."""
     if value is None or isinstance(value, (bool, int, float)):
         return repr(value)
-    name = type(value).__name__
+    name = _type_name(value)
     if isinstance(value, Mapping):
         return f"{name}[{_kinds(value.keys())}, {_kinds(value.values())}]"
-    if isinstance(value, (list, tuple, set, frozenset)):
+    if isinstance(value, (list, tuple, set, frozenset)) and not hasattr(value, "_fields"):
         return f"{name}[{_kinds(value)}]"
     return name
 
 
 def _kinds(values: Iterable[object]) -> str:
-    return " | ".join(dict.fromkeys(type(value).__name__ for value in values))
+    return " | ".join(dict.fromkeys(map(_type_name, values)))
+
+
+def _type_name(value: object) -> str:
+    """The name of its type; of a NamedTuple with those of its fields."""
+    name = type(value).__name__
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return f"{name}({', '.join(type(field).__name__ for field in value)})"
+    return name
 
 
 def _fits(value: object, expected: Any) -> bool:  # noqa: ANN401 - a type in any form
@@ -160,6 +168,8 @@ def _fits(value: object, expected: Any) -> bool:  # noqa: ANN401 - a type in any
         return is_whole_number(value) or (kind is float and isinstance(value, float))
     if not isinstance(value, kind) or (isinstance(value, (str, bytes)) and inner):
         return False  # a text is no list of its letters
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):  # a NamedTuple
+        return all(map(_fits, value, get_type_hints(kind).values()))
     return _holds(value, inner)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -294,6 +295,39 @@ def test_an_assignor_of_ones_own(group: Group) -> None:
     two.close()
     with pytest.raises(InvalidOption, match="'twice' gave t:0"):
         take_part(group.consumer("x", partition_assignment_strategy=twice))
+
+
+WRONG_SHARES: dict[str, Callable[[str], Any]] = {
+    "nothing": lambda _: None,
+    "a list": lambda _: [T[0]],
+    "no list": lambda member: {member: 5},
+    "names": lambda member: {member: ["t"]},
+    "a text as number": lambda member: {member: [("t", "0")]},
+    "a fraction": lambda member: {member: [("t", 0.0)]},
+    "a truth": lambda member: {member: [("t", False)]},
+    "a list as topic": lambda member: {member: [(["t"], 0)]},
+    "too much": lambda member: {member: [("t", 0, 1)]},
+    "too far": lambda member: {member: [("t", 4)]},
+    "nobody": lambda _: {None: [T[0]]},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_SHARES)
+def test_what_an_assignor_must_not_return(group: Group, wrong: str) -> None:
+    """It is refused in each poll, and hinders nobody who comes with another one."""
+
+    def mine(counts: Any, subscriptions: Any, owned: Any) -> Any:
+        (member,) = subscriptions
+        return WRONG_SHARES[wrong](member)
+
+    consumer = group.consumer(partition_assignment_strategy=mine)
+    for _ in range(3):
+        with pytest.raises(InvalidOption, match=r"assignor 'mine' .* nothing was assigned"):
+            take_part(consumer)
+    consumer.close()
+    other = group.consumer("other")
+    take_part(other)
+    assert len(other.assignment()) == 4
 
 
 # -- fencing -------------------------------------------------------------------------------------

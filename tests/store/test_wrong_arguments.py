@@ -313,6 +313,9 @@ class Example:
     def each(self, number: int) -> Iterator[int]:
         yield from range(number)
 
+    def places(self, where: list[TopicPartition]) -> int:
+        raise LookupError(where)
+
     def often(self, number: int) -> int:
         return number + 1
 
@@ -333,6 +336,11 @@ def test_a_fault_of_our_own_stays_what_it_is() -> None:
     for number, texts, wrong_one in refused:
         with pytest.raises(InvalidOption, match=rf"Example\.fails\(\): {wrong_one}"):
             example.fails(number, texts)
+    with pytest.raises(LookupError, match="partition=0"):
+        example.places([WHERE])
+    wrong_place: Any = [TopicPartition("t", "0")]  # type: ignore[arg-type]
+    with pytest.raises(InvalidOption, match=r"not list\[TopicPartition\(str, str\)\]"):
+        example.places(wrong_place)
     assert [*example.each(3)] == [0, 1, 2]
     with pytest.raises(InvalidOption, match=r"each\(\): argument number must be int, not str"):
         [*example.each("x")]  # type: ignore[arg-type]

@@ -24,6 +24,8 @@ def _wrong() -> list[object]:
         *(None, True, -1, 0, 5, 1 << 70, 1.5, math.nan),
         *("", "x", "x" * 300, "a\0b", "half \ud800", b"x", no_function, object()),
         *([], ["t"], [None], [["t"]], (), ("t", 0), set(), range(3)),
+        *([()], [("t",)], [("t", "0")], [TopicPartition("t", "0")]),  # type: ignore[arg-type]
+        *([TopicPartition("t", 0.0)], [TopicPartition("t", True)]),  # type: ignore[arg-type]
         *({}, {"t": 1}, {5: 5}, {None: None}, {_WHERE: "x"}, {_WHERE: None}, {_WHERE: 1 << 70}),
         *(_WHERE, TopicPartition("t", 9), TopicPartition(5, "x")),  # type: ignore[arg-type]
         dt.datetime(1, 1, 1),  # noqa: DTZ001 - wrong for that

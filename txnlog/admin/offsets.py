@@ -12,6 +12,7 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from txnlog import names
+from txnlog.config import check_whole_number
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
@@ -94,6 +95,7 @@ def _group_by_topic(topics: Iterable[str | TopicPartition]) -> dict[str, list[in
             chosen[item] = None
             continue
         topic, partition = item
+        check_whole_number(partition, f"the partition of {topic!r}", InvalidOption)
         known = chosen.setdefault(topic, [])
         if known is not None and partition not in known:
             known.append(partition)

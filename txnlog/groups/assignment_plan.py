@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from txnlog.config import is_whole_number
+from txnlog.display import shorten
 from txnlog.errors import InvalidOption
-from txnlog.groups.assignors import Assignor
+from txnlog.groups.assignors import Assignor, Shares
 from txnlog.names import TopicPartition
 from txnlog.state.membership import AssignedTopic, Held, Membership, Partitions
 
@@ -88,10 +90,7 @@ def plan_assignment(
         for member_id, held in ordered
     }
     counts = {topic: at.partitions for topic, at in known.items()}
-    shares = {
-        member_id: [TopicPartition(*where) for where in share]
-        for member_id, share in assignor.assign(counts, subscriptions, owned).items()
-    }
+    shares = _shares_of(assignor, assignor.assign(counts, subscriptions, owned))
     _check_shares(assignor, counts, subscriptions, shares)
     kept = {
         where: member_id
@@ -117,6 +116,20 @@ def _in_order(named: tuple[str, Held]) -> tuple[bool, str]:
     return not instance_id, instance_id or member_id
 
 
+def _shares_of(assignor: Assignor, found: Shares) -> dict[str, list[TopicPartition]]:
+    """What an assignor has returned. Raises InvalidOption if a user's returns something else."""
+    try:
+        return {
+            member_id: [TopicPartition(*where) for where in share]
+            for member_id, share in found.items()
+        }
+    except (AttributeError, TypeError) as error:
+        raise InvalidOption(
+            f"assignor {assignor.name!r} returned {shorten(found)}; it must be a dict of lists of "
+            "TopicPartition by member; nothing was assigned"
+        ) from error
+
+
 def _check_shares(
     assignor: Assignor,
     counts: Mapping[str, int],
@@ -127,7 +140,11 @@ def _check_shares(
     given: set[TopicPartition] = set()
     for member_id, share in shares.items():
         for where in share:
-            known = 0 <= where.partition < counts.get(where.topic, 0)
+            known = (
+                isinstance(where.topic, str)
+                and is_whole_number(where.partition)
+                and 0 <= where.partition < counts.get(where.topic, 0)
+            )
             if not known or where in given or where.topic not in subscriptions.get(member_id, ()):
                 raise InvalidOption(
                     f"assignor {assignor.name!r} gave {where} to {member_id}, but it gave it to "

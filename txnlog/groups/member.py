@@ -226,7 +226,7 @@ class Member:
             InconsistentGroupProtocol: the other members have no assignor in common with this one.
         """
         with self._lock:
-            self._begun = True
+            is_repeated, self._begun = self._begun, True
             while True:
                 try:
                     was_first = self._put_joined()
@@ -241,7 +241,8 @@ class Member:
                 self._followed = state.membership.generation
             self._joined = True
             self._observer.forget()
-            if was_first:  # the writer for all assigns, if no member has yet to release
+            # The writer for all assigns, if no member has yet to release; again if that failed.
+            if was_first or is_repeated:
                 self._look(at_once=True)
             if not self._beats:
                 self._beat()
