@@ -393,9 +393,38 @@ def _normalize_headers(array: pa.Array) -> pa.Array:
     if array.null_count:
         array = pc.fill_null(array, pa.scalar([], HEADERS_TYPE))
     items = array.flatten()
-    if items.null_count or items.field("key").null_count:
+    keys = items.field("key")
+    if items.null_count or keys.null_count:
         raise UnsupportedRecordFormat("column 'headers' has a header whose key is null")
+    wrong = first_not_utf8(keys)
+    if wrong is not None:
+        row = pc.list_parent_indices(array)[wrong].as_py()
+        raise UnsupportedRecordFormat(
+            f"column 'headers' has a header in row {row} whose key is not UTF-8: "
+            f"{keys[wrong].as_buffer().to_pybytes()!r:.60}"
+        )
     return array
+
+
+def first_not_utf8(texts: pa.Array) -> int | None:
+    """The first text that is not UTF-8, None if each is: Arrow takes any bytes as text.
+
+    ``texts`` are of Arrow's type string. The check copies nothing.
+    """
+    content = texts.view(pa.binary())
+    low, high = 0, len(content)
+    try:
+        content.cast(pa.string())
+    except pa.ArrowInvalid:
+        while low < high:
+            middle = (low + high) // 2
+            try:
+                content.slice(low, middle + 1 - low).cast(pa.string())
+                low = middle + 1
+            except pa.ArrowInvalid:
+                high = middle
+        return low
+    return None
 
 
 def _check_headers_type(kind: pa.DataType) -> None:

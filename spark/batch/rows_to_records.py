@@ -110,7 +110,7 @@ def split_by_topic(
         topic: for all rows; None takes the column ``topic``, which is dropped.
 
     Raises:
-        InvalidRecord: a row's topic is null.
+        InvalidRecord: a row's topic is null, or no text.
     """
     if topic is not None:
         yield topic, batch
@@ -128,7 +128,12 @@ def _rows_by_topic(column: pa.Array) -> Iterator[tuple[str, npt.NDArray[np.int64
             "option topic for all"
         )
     encoded = column.dictionary_encode()
-    names = encoded.dictionary.to_pylist()
+    try:
+        names = encoded.dictionary.to_pylist()
+    except UnicodeDecodeError as error:
+        raise InvalidRecord(
+            f"column 'topic' has a name that is not UTF-8: {error.object!r:.60}"
+        ) from error
     if len(names) == 1:
         yield names[0], None
         return

@@ -122,6 +122,26 @@ def test_what_does_not_fit_is_named(columns: dict[str, object], word: str) -> No
         normalize(pa.record_batch(columns), now_ms=0)
 
 
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+@pytest.mark.parametrize("as_map", [False, True], ids=["structs", "map"])
+@pytest.mark.parametrize("start", [0, 2])
+def test_header_keys_are_texts(text: pa.DataType, as_map: bool, start: int) -> None:
+    """Arrow takes any bytes as text, and readers then refuse the batch: the first row is named."""
+    keys = pa.array([b"a", b"b", b"c", b"d", b"\xfe", b"\xff"]).view(pa.string()).cast(text)
+    offsets, values = pa.array([0, 2, 2, 3, 5, 6], pa.int32()), pa.array([b""] * 6)
+    pairs = pa.StructArray.from_arrays([keys, values], ["key", "value"])
+    headers = (
+        pa.MapArray.from_arrays(offsets, keys, values)
+        if as_map
+        else pa.ListArray.from_arrays(offsets, pairs)
+    )
+    batch = pa.record_batch({"value": ["v"] * 5, "headers": headers})
+    reason = rf"a header in row {3 - start} whose key is not UTF-8: b'\\xfe'"
+    with pytest.raises(UnsupportedRecordFormat, match=reason):
+        normalize(batch.slice(start), now_ms=0)
+    assert normalize(batch.slice(start, 3 - start), now_ms=0).num_rows == 3 - start
+
+
 def test_repeated_column_is_named() -> None:
     """Two columns of one name are refused."""
     twice = pa.RecordBatch.from_arrays([pa.array(["v"])] * 2, names=["value", "value"])

@@ -226,6 +226,10 @@ def test_a_write_with_a_transactional_id(spark: SparkSession, store: Store) -> N
         (["value", "array(1) as headers"], "column 'headers' is array<int>"),
         (["value", "1 as timestamp"], "column 'timestamp' is int"),
         (["value", "5 as partition"], "column 'partition' has 5, but topic 't' has 2"),
+        (
+            ["value", "array(struct(cast(X'FE' as string) key, X'00' value)) as headers"],
+            "column 'headers' has a header in row 0 whose key is not UTF-8: b'\\xfe'",
+        ),
     ],
 )
 def test_wrong_columns_are_named(
@@ -252,6 +256,8 @@ def test_other_wrong_writes_are_refused(spark: SparkSession, store: Store) -> No
     null = sf.lit(None).cast("string").alias("topic")
     with pytest.raises(PySparkException, match="column 'topic' is null in"):
         save(frame.select("*", null), store)
+    with pytest.raises(PySparkException, match="column 'topic' has a name that is not UTF-8"):
+        save(frame.selectExpr("*", "cast(X'FF' as string) as topic"), store)
     with pytest.raises(PySparkException, match="a log only grows"):
         frame.write.format("txnlog").options(path=store.url, topic="t").mode("overwrite").save()
     assert stored(store, "t") == []

@@ -610,7 +610,8 @@ def test_text_that_is_none_is_refused(flights: Store) -> None:
     headers = pa.ListArray.from_arrays(pa.array([*range(11)], pa.int32()), pairs)
     for column, name in ((bad, "carrier"), (lists, "tags"), (headers, "_headers")):
         table = pa.table({"carrier": good, "flight": numbers} | {name: column})
-        reason = f"column '{name}' has text in row 7 that is not UTF-8"
+        what = "a header" if name == "_headers" else "text"
+        reason = f"column '{name}' has {what} in row 7 (that|whose key) is not UTF-8"
         with flights.producer() as producer, pytest.raises(InvalidRecord, match=reason):
             producer.send_batch("f", table)
         send(flights, table.slice(9))

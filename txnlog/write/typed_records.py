@@ -16,7 +16,7 @@ from txnlog.columns.keys import encode_keys, is_bytes, is_text
 from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat
-from txnlog.segments.records import CONVERSION_ERRORS, normalize
+from txnlog.segments.records import CONVERSION_ERRORS, first_not_utf8, normalize
 from txnlog.segments.schema_columns import children, default_of, id_of, with_children
 
 
@@ -135,7 +135,6 @@ class TypedRecords:
         if TIMESTAMP in batch.schema.names:
             given["timestamp"] = batch.column(TIMESTAMP)
         if HEADERS in batch.schema.names:
-            self._check_text(batch.column(HEADERS), HEADERS)
             given["headers"] = batch.column(HEADERS)
         try:
             made = normalize(pa.RecordBatch.from_pydict(given), now_ms=now_ms)
@@ -282,8 +281,8 @@ def _is_utf8(array: pa.Array) -> bool:
     """Whether all text in an array is UTF-8."""
     try:
         if types.is_string(array.type):
-            array.view(pa.binary()).cast(pa.string())  # checks, copies nothing
-        elif _has_text(array.type):
+            return first_not_utf8(array) is None
+        if _has_text(array.type):
             array.validate(full=True)
     except pa.ArrowInvalid:
         return False
