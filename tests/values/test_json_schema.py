@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -42,7 +43,7 @@ ROW = {
     "tags": ["a"],
     "where": {"city": "Rome"},
     "any": '{"x":[1]}',
-    "far": "null",
+    "far": None,
     "tree": {"left": '{"left":{}}'},
 }
 
@@ -68,8 +69,9 @@ def test_values_are_columns_and_columns_values(store: Store) -> None:
     assert reader(head + json.dumps(value).encode()) == ROW
     written = ValueWriter(store.schemas, "json", subject="order")(ROW)
     del value["unknown"]
-    assert json.loads(written[5:]) == {**value, "far": None}
+    assert json.loads(written[5:]) == value
     assert reader(written) == ROW
+    assert reader(head + b'{"id": 3, "any": null}')["any"] == "null"
     assert reader(head + b'{"id": 3.0}')["id"] == 3
     for body, reason in (
         (b"{", "is not JSON"),
@@ -84,6 +86,23 @@ def test_values_are_columns_and_columns_values(store: Store) -> None:
     ):
         with pytest.raises(InvalidRecord, match=reason):
             reader(head + body)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf], ids=str)
+@pytest.mark.parametrize("place", ["price", "list", "inner"])
+def test_numbers_that_json_does_not_have_are_refused(
+    store: Store, number: float, place: str
+) -> None:
+    """Wherever they are: msgspec would write null for them."""
+    amount = {"type": "number"}
+    schema = obj(price=amount, list=listed(amount), inner=obj(a=amount))
+    store.schemas.add("order", json.dumps(schema), "JSON")
+    write = ValueWriter(store.schemas, "json", subject="order")
+    row = {"price": 1.0, "list": [2.0], "inner": {"a": 3.0}}
+    assert json.loads(write(row)[5:]) == row
+    wrong: dict[str, Any] = {"price": number, "list": [1.0, number], "inner": {"a": number}}
+    with pytest.raises(InvalidRecord, match=f"{number} is no number in JSON"):
+        write({**row, place: wrong[place]})
 
 
 def test_what_is_no_object_is_one_column(store: Store) -> None:

@@ -8,6 +8,7 @@ schema can demand. ``$ref`` is followed within the schema alone.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -190,10 +191,13 @@ def _target(whole: Any, reference: str) -> Any:  # noqa: ANN401 - JSON
 
 
 def _fit(value: Any, node: _Node, place: str, rows: RowColumns) -> Any:  # noqa: ANN401 - JSON
-    """A value as Arrow takes it. Raises ValueError: it is of another type."""
+    """A value as Arrow takes it; UNSET is a property that is missing.
+
+    Raises ValueError: it is of another type.
+    """
     if node.kind == "text":
-        return msgspec.json.encode(value).decode()
-    if value is None:
+        return None if value is msgspec.UNSET else msgspec.json.encode(value).decode()
+    if value is None or value is msgspec.UNSET:
         if not node.nullable:
             raise ValueError(f"{place or 'the value'} is missing, or null")
         return None
@@ -201,7 +205,9 @@ def _fit(value: Any, node: _Node, place: str, rows: RowColumns) -> Any:  # noqa:
         case "object", dict():
             rows.spend(len(node.fields))
             return {
-                name: _fit(value.get(name), one, f"{place}.{name}" if place else name, rows)
+                name: _fit(
+                    value.get(name, msgspec.UNSET), one, f"{place}.{name}" if place else name, rows
+                )
                 for name, one in node.fields.items()
             }
         case "array", list():
@@ -234,6 +240,8 @@ def _unfit(value: Any, node: _Node) -> Any:  # noqa: ANN401 - JSON
     if node.kind == "array":
         assert node.items is not None
         return [_unfit(item, node.items) for item in value]
+    if node.kind == "number" and not math.isfinite(value):
+        raise ValueError(f"{value} is no number in JSON")
     return value
 
 
