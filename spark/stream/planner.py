@@ -38,6 +38,8 @@ from txnlog.store import Store
 
 _logger = logging.getLogger(__name__)
 
+_GROUP_RETRY_S = 10.0
+
 _Mark = tuple[str, int]
 """A topic's id and next entry, if nothing is undecided: nothing is new while they stay."""
 
@@ -76,6 +78,7 @@ class StreamPlanner:
         self._end_is_pinned = False
         self._initial: StreamOffset | None = None
         self._committed: StreamOffset | None = None
+        self._try_group_at_s = 0.0
         self._batch_end: StreamOffset | None = None
         self._last_batch_s: float | None = None
         self._warned: set[str] = set()
@@ -208,10 +211,13 @@ class StreamPlanner:
         """Move the group's offsets to ``done``, for tools that show lag.
 
         The query's place is its checkpoint: nothing is read from the group, and if it cannot be
-        moved that is logged and the query goes on.
+        moved that is logged and the query goes on. It is tried again after a while, since a group
+        with a consumer keeps refusing, and triggers may follow each other within milliseconds.
         """
         group_id = self._options.read.group_id
-        if group_id is None or done.begins or done == self._committed:
+        now_s = self._store.logs.clock.monotonic_s()
+        is_moved = done.begins or done == self._committed
+        if group_id is None or is_moved or now_s < self._try_group_at_s:
             return
         before = self._committed
         moved = [
@@ -226,7 +232,10 @@ class StreamPlanner:
                 self._store.logs.tidy([log])
             self._committed = done
         except TxnlogError as error:
-            _logger.warning("the offsets of group %r were not moved: %s", group_id, error)
+            self._try_group_at_s = now_s + _GROUP_RETRY_S
+            if str(error) not in self._warned:
+                self._warned.add(str(error))
+                _logger.warning("the offsets of group %r were not moved: %s", group_id, error)
 
     # -- refreshing ------------------------------------------------------------------------------
 
