@@ -220,6 +220,15 @@ def take_snapshot(
     return Snapshot(logs.storage, pinned, isolation_level)
 
 
+def take_again(
+    logs: Logs, topics: Sequence[str], token: SnapshotToken, isolation_level: IsolationLevel
+) -> Snapshot:
+    """A snapshot of this level as it was; see :func:`txnlog.read.time_travel.pin_again`."""
+    from txnlog.read.time_travel import pin_again
+
+    return Snapshot(logs.storage, pin_again(logs, topics, token, isolation_level), isolation_level)
+
+
 def take_changes(
     logs: Logs,
     topic: str,

@@ -6,8 +6,10 @@ however often it is read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 import msgspec
 
@@ -15,11 +17,12 @@ from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartiti
 from txnlog.names import TopicPartition
 from txnlog.read.isolation import check_isolation_level
 from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.snapshot_token import SnapshotToken
 from txnlog.read.topic_view import EARLIEST, LATEST
 from txnlog.schema import TopicSchema
-from txnlog.snapshot import Snapshot, take_snapshot
+from txnlog.snapshot import Snapshot, take_again, take_snapshot
 from txnlog.spark.batch.spans import resolve_position, span_of, wanted_partitions
-from txnlog.spark.options.read_options import ReadOptions, Spans
+from txnlog.spark.options.read_options import ReadOptions
 from txnlog.spark.options.subscription import Subscription
 from txnlog.state.group import GroupState
 from txnlog.state.transaction import ConsumedOffset
@@ -34,8 +37,8 @@ class PinnedRead:
 
     Aborted records lie inside the offsets and outside the ranges. ``topic_ids`` distinguish the
     topics from others of their names, ``entries`` are those that had last moved the group's
-    committed offsets. ``schema`` is that of typed topics, all of them; ``token`` that of a snapshot
-    of the past.
+    committed offsets. ``schema`` is that of typed topics, all of them; ``snapshot`` tells where
+    the topics were pinned, of which the ranges are a part.
     """
 
     ranges: tuple[SegmentRange, ...]
@@ -44,7 +47,7 @@ class PinnedRead:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     entries: Mapping[TopicPartition, int | None] = field(default_factory=dict)
     schema: TopicSchema | None = None
-    token: str | None = None
+    snapshot: SnapshotToken | None = None
 
     @property
     def record_count(self) -> int:
@@ -86,16 +89,9 @@ def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
     # The group first: what it has committed then lies inside the snapshot.
     group = _read_group(store, options.group_id) if options.group_id else None
     subscribed = options.subscription.resolve(store)
-    snapshot = take_snapshot(
-        store.logs,
-        list(subscribed),
-        check_isolation_level(options.isolation_level),
-        leave_out_missing=options.subscription.pattern is not None,
-        at=options.at,
-    )
+    snapshot = _take(store, list(subscribed), options)
     wanted = wanted_partitions(snapshot, subscribed)
     topic_ids = {topic: snapshot.view(topic).topic_id for topic in snapshot.topics}
-    _check_same_topics(topic_ids, options.topic_ids)
     committed = committed_offsets(group, wanted, topic_ids) if group else {}
     if options.starting is not None or group is None:
         starting = options.starting or "earliest"
@@ -110,14 +106,36 @@ def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
     }
     ranges = cut_ranges(snapshot, spans)
     if options.spans is not None:
-        ranges = {where: clip(parts, options.spans) for where, parts in ranges.items()}
+        ranges = {
+            where: clip(parts, options.spans.get(where.topic, {}).get(where.partition, ()))
+            for where, parts in ranges.items()
+        }
     pinned = limit_records(ranges, spans, committed, options.max_records)
     entries = (
         {w: group.logged_position(*w, topic_ids[w.topic]).entry for w in wanted} if group else {}
     )
     schema = common_schema({topic: snapshot.view(topic).schema for topic in snapshot.topics})
-    token = None if options.at is None else snapshot.token()
-    return replace(pinned, topic_ids=topic_ids, entries=entries, schema=schema, token=token)
+    return replace(
+        pinned,
+        topic_ids=topic_ids,
+        entries=entries,
+        schema=schema,
+        snapshot=SnapshotToken.of(map(snapshot.view, snapshot.topics), snapshot.consistency),
+    )
+
+
+def _take(store: Store, topics: Sequence[str], options: ReadOptions) -> Snapshot:
+    """The topics as they are now, as of a moment, or as the driver has pinned them."""
+    level = check_isolation_level(options.isolation_level)
+    if options.snapshot is not None:
+        return take_again(store.logs, topics, SnapshotToken.decode(options.snapshot), level)
+    return take_snapshot(
+        store.logs,
+        topics,
+        level,
+        leave_out_missing=options.subscription.pattern is not None,
+        at=options.at,
+    )
 
 
 def common_schema(schemas: Mapping[str, TopicSchema | None]) -> TopicSchema | None:
@@ -154,14 +172,6 @@ def _describe(schema: TopicSchema | None) -> str:
     columns = ", ".join(f"{field.name} {field.type}" for field in schema.columns)
     key = f"the key {', '.join(schema.key)}" if schema.key else "no key"
     return f"has the columns {columns} and {key}"
-
-
-def _check_same_topics(found: Mapping[str, str], pinned: Mapping[str, str]) -> None:
-    for topic, topic_id in pinned.items():
-        if found.get(topic, topic_id) != topic_id:
-            raise UnknownTopicOrPartition(
-                f"topic {topic!r} was deleted and recreated while this read was planned; read again"
-            )
 
 
 def _check_not_recreated(
@@ -206,15 +216,29 @@ def cut_ranges(
     return found
 
 
-def clip(ranges: Sequence[SegmentRange], spans: Spans) -> list[SegmentRange]:
-    """The parts of the ranges inside the spans."""
+def spans_of(ranges: Iterable[SegmentRange]) -> dict[str, dict[int, list[tuple[int, int]]]]:
+    """The offsets of ranges, which are in order in each partition; those without a gap are one."""
+    spans: dict[str, dict[int, list[tuple[int, int]]]] = {}
+    for part in ranges:
+        mine = spans.setdefault(part.topic, {}).setdefault(part.partition, [])
+        start = part.start_offset
+        if mine and mine[-1][1] == start:
+            start, _ = mine.pop()
+        mine.append((start, part.stop_offset))
+    return spans
+
+
+def clip(ranges: Iterable[SegmentRange], spans: Sequence[tuple[int, int]]) -> list[SegmentRange]:
+    """The parts of a partition's ranges inside spans that are in order."""
     found = []
     for part in ranges:
-        for start, stop in spans.get(part.topic, {}).get(part.partition, ()):
+        first = bisect_right(spans, part.start_offset, key=itemgetter(1))
+        for at in range(first, len(spans)):
+            start, stop = spans[at]
+            if start >= part.stop_offset:
+                break
             start, stop = max(start, part.start_offset), min(stop, part.stop_offset)
-            if start < stop:
-                piece = msgspec.structs.replace(part, start_offset=start, stop_offset=stop)
-                found.append(piece)
+            found.append(msgspec.structs.replace(part, start_offset=start, stop_offset=stop))
     return found
 
 

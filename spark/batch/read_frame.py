@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from txnlog.errors import InvalidOption
 from txnlog.spark.batch.hadoop_files import HadoopRoot, find_root, say_how
 from txnlog.spark.batch.native_read import MOST_RUNS, NativeReader, Run, plan_runs
+from txnlog.spark.batch.pinned_read import spans_of
 from txnlog.spark.batch.planned_files import JavaClasses, why_not
 from txnlog.spark.batch.provenance import Origin, column_metadata, format_origin, leave_note_alone
 from txnlog.spark.batch.row_schema import read_schema
@@ -20,8 +21,8 @@ from txnlog.spark.options.option_names import (
     AT_TIMESTAMP,
     AT_TOKEN,
     ORIGIN,
+    PINNED_SNAPSHOT,
     PINNED_SPANS,
-    PINNED_TOPICS,
 )
 from txnlog.spark.options.positions import offsets_json
 from txnlog.spark.options.task_sizes import TaskSizes
@@ -153,8 +154,15 @@ def _native_root(
     return found.root
 
 
-def pin_options(options: Mapping[str, str], pinned: PinnedRead) -> dict[str, str]:
-    """The options with which Spark's own process resolves to exactly the pinned offsets."""
+def pin_options(
+    options: Mapping[str, str], pinned: PinnedRead, only: Sequence[SegmentRange] | None = None
+) -> dict[str, str]:
+    """The options with which Spark's own process resolves to exactly what was pinned.
+
+    The topics may have changed by then: partitions and columns were added, records compacted, and
+    transactions committed before the pinned ends.
+    """
+    assert pinned.snapshot is not None
     starts: dict[str, dict[int, int]] = {}
     stops: dict[str, dict[int, int]] = {}
     for where, span in pinned.offsets.items():
@@ -165,8 +173,8 @@ def pin_options(options: Mapping[str, str], pinned: PinnedRead) -> dict[str, str
         "subscribe": ",".join(starts),
         "startingOffsets": offsets_json(starts),
         "endingOffsets": offsets_json(stops),
-        PINNED_TOPICS: json.dumps(dict(pinned.topic_ids)),
-        **({} if pinned.token is None else {AT_TOKEN: pinned.token}),
+        PINNED_SNAPSHOT: pinned.snapshot.encode(),
+        PINNED_SPANS: json.dumps(spans_of(pinned.ranges if only is None else only)),
     }
 
 
@@ -192,11 +200,5 @@ def _python_frame(
 ) -> DataFrame:
     """The data source's part: all pinned ranges, or some of them."""
     _check_batch_size(spark)
-    given = pin_options(options, pinned)
-    if only is not None:
-        spans: dict[str, dict[int, list[tuple[int, int]]]] = {}
-        for part in only:
-            mine = spans.setdefault(part.topic, {}).setdefault(part.partition, [])
-            mine.append((part.start_offset, part.stop_offset))
-        given[PINNED_SPANS] = json.dumps(spans)
+    given = pin_options(options, pinned, only)
     return spark.read.format("txnlog").options(**given).load()

@@ -27,12 +27,12 @@ STAGING = "txnlog.staging"
 FILLER = "txnlog.filler"
 """Set by ``transaction(...)`` on its writes: the first text of rows to drop."""
 
-PINNED_TOPICS = "txnlog.topics"
-"""Set by ``transaction(...)`` on its reads: JSON of the topics' ids, which must be the same."""
+PINNED_SNAPSHOT = "txnlog.snapshot"
+"""Set on what the driver has pinned: a token of the topics as they were then."""
 
 PINNED_SPANS = "txnlog.spans"
-"""Set when Spark reads Parquet files natively: JSON of the offsets that are left for us to read, by
-topic and partition: [[start, stop], ...].
+"""Set on what the driver has pinned: JSON of the offsets that the data source reads, by topic and
+partition: [[start, stop], ...]. What lies between them does not show, or Spark itself reads it.
 """
 
 ORIGIN = "txnlog.origin"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from txnlog.spark.options.option_names import (
     AT_TOKEN,
     KAFKA_GROUP_ID,
     ORIGIN,
+    PINNED_SNAPSHOT,
     PINNED_SPANS,
-    PINNED_TOPICS,
     PRE_IMAGES,
     RATE_OPTIONS,
     READ_OPTIONS,
@@ -61,9 +60,10 @@ SNAPSHOT = "snapshot"
 class ReadOptions:
     """A read's options. ``starting`` None: at the group's offsets, else at the earliest.
 
-    ``origin``: JSON of the ``transaction(...)`` that it belongs to. ``at``: the topics as of a time
-    (ms), or of a token. ``pre_images``: a feed of changes, of a batch those after ``since``, which
-    is like ``at``. ``passed_over`` names the options without effect.
+    ``snapshot``: a token of what the driver has pinned, of which ``spans`` are read. ``origin``:
+    JSON of the ``transaction(...)`` that it belongs to. ``at``: the topics as of a time (ms), or of
+    a token. ``pre_images``: a feed of changes, of a batch those after ``since``, which is like
+    ``at``. ``passed_over`` names the options without effect.
     """
 
     address: Address
@@ -78,8 +78,8 @@ class ReadOptions:
     task_sizes: TaskSizes
     columns: ColumnChoice
     fail_on_data_loss: bool
-    topic_ids: Mapping[str, str]
     skip_damaged: bool = False
+    snapshot: str | None = None
     spans: Spans | None = None
     origin: str | None = None
     at: int | str | None = None
@@ -97,7 +97,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         InvalidOption: all that is wrong with them.
         TxnlogError: one name of a topic, a group or a transactional id, if nothing else is wrong.
     """
-    own = (ORIGIN, PINNED_SPANS, PINNED_TOPICS)
+    own = (ORIGIN, PINNED_SNAPSHOT, PINNED_SPANS)
     mine = {name: value for name, value in options.items() if name not in own}
     values = OptionValues(mine, READ_OPTIONS, "read", {"write": WRITE_OPTIONS}, RATE_OPTIONS)
     parsed = parse_range(values, options)
@@ -129,8 +129,8 @@ def parse_range(values: OptionValues, options: Mapping[str, str]) -> ReadOptions
         task_sizes=TaskSizes.parse(values),
         columns=tried(lambda: parse_columns(values.get("columns"), include_headers)),
         fail_on_data_loss=tried(lambda: values.boolean("failOnDataLoss")) is not False,
-        topic_ids=tried(lambda: _parse_topic_ids(options.get(PINNED_TOPICS))),
         skip_damaged=tried(lambda: _parse_on_corrupt(values)),
+        snapshot=options.get(PINNED_SNAPSHOT),
         spans=tried(lambda: _parse_spans(options.get(PINNED_SPANS))),
         origin=options.get(ORIGIN),
         at=tried(lambda: _parse_at(values, AT_TIMESTAMP, AT_TOKEN)),
@@ -172,16 +172,6 @@ def _parse_on_corrupt(values: OptionValues) -> bool:
     if text not in ("raise", "skip"):
         raise InvalidOption(f"option onCorrupt must be raise or skip, not {text!r:.100}")
     return text == "skip"
-
-
-def _parse_topic_ids(text: str | None) -> Mapping[str, str]:
-    if text is None:
-        return {}
-    try:
-        found: dict[str, str] = dict(json.loads(text))
-    except (ValueError, TypeError, RecursionError):
-        raise InvalidOption(f"option {PINNED_TOPICS} is set by txnlog itself; remove it") from None
-    return found
 
 
 def _parse_spans(text: str | None) -> Spans | None:

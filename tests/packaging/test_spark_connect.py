@@ -133,6 +133,8 @@ def test_what_is_pinned_through_connect(connected: dict[str, Any]) -> None:
         "loaded": [2, 2, 4],
         "ended": [1, 1, 1],
         "transaction": [1, 1, 1],
+        "read": [1, 1, 1],
+        "whole": [1, 1, 1],
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from txnlog.clock import SystemClock
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.names import OWN_FILE
 from txnlog.read.segment_ranges import SegmentRange
-from txnlog.spark.batch.pinned_read import fair_shares, pin_read
+from txnlog.spark.batch.pinned_read import clip, fair_shares, pin_read, spans_of
 from txnlog.spark.batch.tasks import group_ranges
 from txnlog.spark.options.read_options import parse_read
 from txnlog.spark.options.task_sizes import MAX_TASK_BYTES, TaskSizes
@@ -145,6 +146,41 @@ def test_min_partitions_splits_further() -> None:
     assert len(group_ranges([_range(0, 0, 1, 10)], TaskSizes(5))) == 1
     a_tenth_more_than_a_task = [_range(p, 0, 100, 110_000) for p in range(10)]
     assert len(group_ranges(a_tenth_more_than_a_task, TaskSizes(11))) >= 11
+
+
+class _Counted(list[tuple[int, int]]):
+    """A list that counts how often one of its items is asked for."""
+
+    asked = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        self.asked += 1
+        return super().__getitem__(place)
+
+
+def test_spans_are_few_and_each_range_finds_its_own() -> None:
+    """Ranges without a gap are one span; of many spans a range looks at a few only."""
+    dense = [_range(p, base, 1, 10) for p in (0, 1) for base in range(1000)]
+    assert spans_of(dense) == {"t": {0: [(0, 1000)], 1: [(0, 1000)]}}
+    assert spans_of(dense[::2])["t"][0] == [(base, base + 1) for base in range(0, 1000, 2)]
+    spans = _Counted(spans_of(dense[::2])["t"][0])
+    assert clip(dense[:1000], spans) == dense[:1000:2]
+    assert spans.asked < 20_000
+
+
+def test_ranges_are_clipped_to_their_offsets() -> None:
+    """Of any spans, against each offset by itself."""
+    rng = random.Random(5)
+    for _ in range(300):
+        cuts = sorted(rng.sample(range(60), 2 * rng.randrange(1, 9)))
+        spans = [*zip(cuts[::2], cuts[1::2], strict=True)]
+        bases = sorted(rng.sample(range(60), 8))
+        ranges = [_range(0, a, rng.randint(1, b - a), 10) for a, b in itertools.pairwise(bases)]
+        wanted = {at for start, stop in spans for at in range(start, stop)}
+        there = {at for part in ranges for at in range(part.start_offset, part.stop_offset)}
+        clipped = clip(ranges, spans)
+        found = [at for part in clipped for at in range(part.start_offset, part.stop_offset)]
+        assert found == sorted(wanted & there)
 
 
 def _pinned(store: Store, **options: str) -> list[tuple[int, int, int]]:

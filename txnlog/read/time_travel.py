@@ -13,6 +13,7 @@ from txnlog.log.open_logs import SKEW_MS, Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.read.append_times import AppendTimes, Transaction
+from txnlog.read.isolation import IsolationLevel
 from txnlog.read.pin import PinnedTopics, pin_topics
 from txnlog.read.snapshot_token import PinnedOffsets, SnapshotToken
 from txnlog.read.topic_view import PartitionView, TopicView
@@ -67,24 +68,50 @@ def pin_at(logs: Logs, topics: Sequence[str], at: int | SnapshotToken) -> Pinned
         OffsetOutOfRange: records were deleted, or the token is ahead of the log.
         InvalidOption: the token does not have a topic.
     """
-    pinned = pin_topics(logs, topics, rounds=1)
     if isinstance(at, SnapshotToken):
-        views = {name: _at_token(logs.topic(name), view, at) for name, view in pinned.views.items()}
-        return PinnedTopics(views, at.consistency)
-    return PinnedTopics(_at_time(logs, pinned.views, at), "atomic")
+        return pin_again(logs, topics, at)
+    return PinnedTopics(_at_time(logs, pin_topics(logs, topics, rounds=1).views, at), "atomic")
+
+
+def pin_again(
+    logs: Logs,
+    topics: Sequence[str],
+    token: SnapshotToken,
+    isolation_level: IsolationLevel = "read_committed",
+) -> PinnedTopics:
+    """Pin topics as they were pinned at this level, maybe by another process.
+
+    At level ``snapshot`` more may show before the ends: what was undecided then, and is committed.
+
+    Raises what :func:`pin_at` does.
+    """
+    views = pin_topics(logs, topics, isolation_level, rounds=1).views
+    is_prefix = isolation_level == "read_committed"
+    again = {
+        name: _at_token(
+            logs.topic(name),
+            view,
+            token,
+            view.last_stable_offsets if is_prefix else view.log_end_offsets,
+        )
+        for name, view in views.items()
+    }
+    return PinnedTopics(again, token.consistency)
 
 
 # -- by a token ----------------------------------------------------------------------------------
 
 
-def _at_token(log: TopicLog, view: TopicView, token: SnapshotToken) -> TopicView:
+def _at_token(
+    log: TopicLog, view: TopicView, token: SnapshotToken, ends: Sequence[int]
+) -> TopicView:
+    """The view as it was; ``ends`` is how far it can have reached by now."""
     pinned = pinned_offsets(token, view.topic, view.topic_id)
     count = len(pinned.ends)
-    stable = view.last_stable_offsets
-    beyond = [n for n, end in enumerate(pinned.ends) if n >= len(stable) or end > stable[n]]
+    beyond = [n for n, end in enumerate(pinned.ends) if n >= len(ends) or end > ends[n]]
     if beyond:
         n = beyond[0]
-        there = f"ends at {stable[n]}" if n < len(stable) else "does not exist"
+        there = f"ends at {ends[n]}" if n < len(ends) else "does not exist"
         raise OffsetOutOfRange(
             f"the token's snapshot ended at offset {pinned.ends[n]} of {view.topic}:{n}, which "
             f"{there} now: was the store set back to an older copy?"

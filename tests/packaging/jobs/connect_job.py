@@ -27,6 +27,7 @@ import txnlog
 from txnlog.spark import (
     SparkTransaction,
     catch_up,
+    read,
     register,
     shuffle_by_partition,
     transaction,
@@ -115,16 +116,26 @@ def everything(spark: SparkSession, root: str) -> dict[str, Any]:
 def pinned(spark: SparkSession, store: txnlog.Store) -> dict[str, list[int]]:
     """How many records frames have: after one and two more, then without the server's plans."""
     store.topics.create("growing")
+    store.topics.create("held")
+    holder = store.producer(transactional_id="holder")
+    holder.init_transactions()
+    holder.begin_transaction()
+    holder.send("held", b"1")
+    holder.flush()
 
     def append() -> None:
         with store.producer() as producer:
-            producer.send("growing", b"1")
+            for topic in ("growing", "held"):
+                producer.send(topic, b"1")
 
     append()
     loaded = load(spark, store.url, "growing")
     ended = load(spark, store.url, "growing", endingOffsets='{"growing": {"0": 1}}')
     with transaction(spark, store, transactional_id="pin", group_id="pin") as txn:
         frames = {"loaded": loaded, "ended": ended, "transaction": txn.read("growing")}
+        frames |= {"read": read(spark, store, "growing"), "whole": txn.read_whole("held")}
+        holder.commit_transaction()  # of what lies before the end of the whole
+        store.topics.alter("held", partitions=2)
         counts: dict[str, list[int]] = {name: [] for name in frames}
         for cached in ("true", "true", "false"):
             append()
