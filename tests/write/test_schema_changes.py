@@ -368,6 +368,17 @@ def test_records_without_a_column_have_its_default(store: Store) -> None:
         (pa.timestamp("ms", "UTC"), MOMENT),
         (pa.date32(), MOMENT),
         (pa.list_(pa.int8()), [1]),
+        (pa.date32(), pa.scalar(None, pa.date32())),
+        *(
+            (kind, pa.scalar(sign * far, kind))
+            for kind, far in (
+                (pa.date32(), 5_000_000),
+                (pa.timestamp("us"), 400_000_000_000_000_000),
+                (pa.timestamp("us", "UTC"), 1 << 62),
+                (pa.timestamp("ms", "UTC"), 400_000_000_000_000),
+            )
+            for sign in (-1, 1)
+        ),
     ],
 )
 def test_a_default_is_a_value_of_its_column(store: Store, kind: pa.DataType, value: Any) -> None:

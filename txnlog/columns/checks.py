@@ -83,10 +83,17 @@ def _default_text(field: pa.Field, value: object) -> bytes:
     from txnlog.segments.records import CONVERSION_ERRORS
     from txnlog.segments.schema_columns import default_as_text
 
-    refusal = InvalidSchema(f"column {field.name!r} cannot have the default {value!r:.60}")
-    if types.is_nested(field.type) or value is None:
+    given: Any = value
+    try:
+        given = given.as_py() if isinstance(given, pa.Scalar) else given
+    except CONVERSION_ERRORS as error:
+        raise InvalidSchema(
+            f"column {field.name!r} cannot have this default, a {given.type} that Python cannot "
+            f"tell ({error}): days and times of defaults are in the years 1 to 9999"
+        ) from error
+    refusal = InvalidSchema(f"column {field.name!r} cannot have the default {given!r:.60}")
+    if types.is_nested(field.type) or given is None:
         raise refusal
-    given = value.as_py() if isinstance(value, pa.Scalar) else value
     if isinstance(given, bool) != types.is_boolean(field.type):
         raise refusal
     try:
