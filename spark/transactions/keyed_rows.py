@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
+from pyspark.sql.types import StringType
 
 from txnlog.errors import InvalidOption, InvalidRecord
 from txnlog.schema import DELETED, PARTITION
@@ -14,7 +15,7 @@ from txnlog.spark.batch.native_read import quote
 from txnlog.spark.batch.write_plan import name_as_in_topic
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from txnlog.log.uploads import TopicSpec
 
@@ -39,10 +40,19 @@ def rows_to_merge(frame: DataFrame, spec: TopicSpec) -> DataFrame:
         sf.lit("; of each key there may be one, since which of them is the newest is not known"),
     )
     number = "#" * (1 + max(map(len, frame.columns)))  # longer than the others, so none of them
-    counted = frame.withColumn(number, sf.count("*").over(Window.partitionBy(*columns)))
+    same = Window.partitionBy(*(_as_in_topic(frame, name) for name in keys))
+    counted = frame.withColumn(number, sf.count("*").over(same))
     # In a filter: a column that nobody reads would be pruned, and the check with it.
     is_only = sf.when(counted[number] > 1, sf.raise_error(said)).otherwise(sf.lit(True))
     return counted.where(is_only).drop(number)
+
+
+def _as_in_topic(frame: DataFrame, name: str) -> Column:
+    """A column as the topic compares it: by its bytes, whatever collation it has in the frame."""
+    kind = frame.schema[name].dataType
+    column = frame[quote(name)]
+    has_collation = isinstance(kind, StringType) and kind.collation != StringType().collation
+    return column.cast("binary") if has_collation else column
 
 
 def rows_to_delete(frame: DataFrame, spec: TopicSpec) -> DataFrame:

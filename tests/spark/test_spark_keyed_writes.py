@@ -59,6 +59,29 @@ def test_rows_are_merged_and_keys_deleted_in_one_commit(spark: SparkSession, sto
     assert {len(found) for found in places.values()} == {1}, "a key is in two partitions"
 
 
+@pytest.mark.parametrize("collation", ["UTF8_LCASE", "UTF8_BINARY_RTRIM", "UNICODE_CI"])
+def test_keys_are_told_apart_by_their_bytes(
+    spark: SparkSession, store: Store, collation: str
+) -> None:
+    """As the topic does, whatever collation a frame's column has."""
+    make(store)
+    texts = ["a", "A", "a ", "\u00e1"]
+    rows = spark.createDataFrame([(text,) for text in texts], "text string")
+    frame = rows.selectExpr(f"text COLLATE {collation} AS `A.b`", "1L AS n", "5 AS v")
+    with transaction(spark, store, transactional_id="etl") as txn:
+        txn.merge(frame, topic="t")
+    found = {name for name, n in newest(store) if n == 1}
+    assert found >= {*texts}
+    with transaction(spark, store, transactional_id="etl") as txn:
+        txn.delete_keys(frame.limit(1), topic="t")
+    assert {name for name, n in newest(store) if n == 1} == found - {"a"}
+    with (
+        pytest.raises(PySparkException, match="several rows have the key"),
+        transaction(spark, store, transactional_id="etl") as txn,
+    ):
+        txn.merge(frame.union(frame.limit(1)), topic="t")
+
+
 def test_two_rows_of_one_key_are_refused(spark: SparkSession, store: Store) -> None:
     """In whichever parts of the frame they are; nothing is committed then."""
     make(store)
