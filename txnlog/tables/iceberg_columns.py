@@ -44,10 +44,11 @@ TOMBSTONE = "_tombstone"
 
 def iceberg_schema(columns: pa.Schema) -> Schema:
     """Raises InvalidSchema: a column's name is not allowed here."""
-    if TOMBSTONE in columns.names:
+    alike = [name for name in columns.names if name.casefold() == TOMBSTONE]  # to most engines
+    if alike:
         raise InvalidSchema(
-            f"the topic has a column {TOMBSTONE!r}, and so has every Iceberg table that is made of "
-            "a topic with a key: rename the topic's column"
+            f"the topic has a column {alike[0]!r}, and every Iceberg table that is made of a topic "
+            f"with a key has {TOMBSTONE!r}: rename the topic's column"
         )
     named: list[Any] = [field.with_name(table_name(field.name)) for field in columns]
     try:
