@@ -128,7 +128,14 @@ def _take(store: Store, topics: Sequence[str], options: ReadOptions) -> Snapshot
     """The topics as they are now, as of a moment, or as the driver has pinned them."""
     level = check_isolation_level(options.isolation_level)
     if options.snapshot is not None:
-        return take_again(store.logs, topics, SnapshotToken.decode(options.snapshot), level)
+        pinned = SnapshotToken.decode(options.snapshot)
+        try:
+            return take_again(store.logs, topics, pinned, level)
+        except UnknownTopicOrPartition as error:
+            raise UnknownTopicOrPartition(
+                "a topic was deleted, and maybe made again, since this DataFrame was pinned; read "
+                f"again ({error})"
+            ) from error
     return take_snapshot(
         store.logs,
         topics,

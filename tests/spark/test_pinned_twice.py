@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.read.keyed_worlds import World, tuples
 from tests.support.tiers import more
+from txnlog.errors import UnknownTopicOrPartition
 from txnlog.read.scanned_ranges import read_ranges
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.spark import transaction
@@ -84,6 +85,18 @@ def test_what_was_pinned_is_found_again(seed: int, is_typed: bool) -> None:
         assert again.offsets == one.read.offsets
         assert again.schema == one.read.schema
         assert rows_of(other, again, one.options, again.ranges) == one.rows
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
+def test_a_topic_that_is_gone_is_said_to_be(again: bool) -> None:
+    """By an error that does not speak of tokens, as nobody has given one."""
+    world = World(random.Random(1), True, stray_rate=0)
+    options = pin(world).options
+    world.store.topics.delete("t")
+    if again:
+        world.store.topics.create("t", partitions=2)
+    with pytest.raises(UnknownTopicOrPartition, match="since this DataFrame was pinned"):
+        pin_read(attach(world.store.storage, clock=world.clock), parse_read(options))
 
 
 @pytest.mark.parametrize("native", [None, False], ids=["mixed", "source"])
