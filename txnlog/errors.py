@@ -364,8 +364,8 @@ class CommitStateUnknown(TxnlogError):
 class SnapshotExpired(TxnlogError):
     """The segments that a read was planned for have been rewritten since, and are deleted by now.
 
-    They were merged or compacted, longer ago than the topic's ``file.delete.delay.ms``. The
-    records are in other segments: plan the read again.
+    They were merged or compacted, longer ago than the topic's ``file.delete.delay.ms``; or records
+    in them were purged, which nobody is shown. The others are in new segments: plan the read again.
     """
 
 

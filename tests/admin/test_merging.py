@@ -310,8 +310,8 @@ def test_old_segments_go_though_the_one_after_them_is_gone(
 def test_what_later_rewrites_stand_for_together_is_left_out() -> None:
     """Segments of different generations end at different offsets: none is remembered for ever."""
 
-    def rewrite(entry: int, start: int, end: int) -> Rewrite:
-        special = RewrittenFile(end - start)
+    def rewrite(entry: int, start: int, end: int, purged_from: int = -1) -> Rewrite:
+        special = RewrittenFile(end - start, purged_from=purged_from)
         return Rewrite(
             entry,
             0,
@@ -330,6 +330,9 @@ def test_what_later_rewrites_stand_for_together_is_left_out() -> None:
         one for entry in (7, 8, 9) for one in generation(entry)
     ]
     assert still_of_use(rewrites, [0], 0) == rewrites
+    purges = [rewrite(2, 0, 50, 1), rewrite(4, 0, 20, 2), rewrite(4, 20, 50, 2)]
+    others = [rewrite(n, 0, 50) for n in (1, 3, 5, 6)]
+    assert still_of_use([*others, *purges], [0], 1 << 62) == [*purges[1:], others[-1]]
 
 
 def test_nothing_undecided_or_aborted_is_merged(store: Store) -> None:

@@ -12,9 +12,10 @@ from collections import Counter, defaultdict
 from itertools import cycle
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from tests.support.read.keyed_worlds import KEYS, Key, Placed, World, newest
+from tests.support.read.keyed_worlds import KEYS, TYPED, Key, Placed, World, newest, read
 from tests.support.tiers import more
 from txnlog.errors import OffsetOutOfRange, SnapshotExpired
 from txnlog.read.change_feed import ChangeFeed
@@ -117,7 +118,7 @@ class FeedWorld(World):
             rows = feed.to_arrow().to_pylist()
         except SnapshotExpired:
             done["expired"] += 1
-            assert self.vacuumed
+            assert self.may_expire
             return
         found: dict[Key, list[tuple[Any, ...]]] = defaultdict(list)
         typed = "_" if self.is_typed else ""
@@ -171,11 +172,11 @@ class FeedWorld(World):
             others[self.key_of(row)].append(row)
         assert by_key == others
 
-    vacuumed = False
+    may_expire = False
 
     def vacuum(self) -> None:
         """Delete what was replaced; a day later, so that all of it is old enough."""
-        self.vacuumed = True
+        self.may_expire = True
         self.clock.time_ms += 8 * 86_400_000
         self.store.maintain("t")
 
@@ -201,13 +202,43 @@ class TrimmedWorld(FeedWorld):
 
 
 class PurgedWorld(FeedWorld):
-    """Keys are purged instead of compacted: then no feed has ever had them."""
+    """Keys are purged: then no feed has ever had them, nor a snapshot of the past."""
 
-    def _trim(self) -> None: ...
+    has_columns = 0
+
+    def _trim(self) -> None:
+        """Another column."""
+        if self.is_typed:
+            self.has_columns += 1
+            more = [pa.field(f"w{n}", pa.int32()) for n in range(self.has_columns)]
+            self.store.topics.alter("t", schema=pa.schema([*TYPED, *more]))
 
     def _compact(self) -> None:
+        self._purge()
+        if self.rng.random() < 0.5:
+            super()._compact()
+
+    def _compact_partly(self) -> None:
+        if self.rng.random() < 0.5:
+            super()._compact_partly()
+        self._purge()
+
+    def check_feed(self, done: Counter[str]) -> None:
+        super().check_feed(done)
+        for moment, records in self.rng.sample(self.moments, min(1, len(self.moments))):
+            try:
+                scan = self.store.snapshot("t", at=moment).scan("t", columns=self.columns[:3])
+                found = {*read(scan)}
+            except SnapshotExpired:
+                assert self.may_expire
+                continue
+            assert found <= {(r.partition, r.offset, r.sent.time_ms) for r in records}
+            done["moments"] += 1
+
+    def _purge(self) -> None:
         if self.holder is not None:
             return
+        self.may_expire = True
         name, n = purged = self.rng.choice(KEYS)
         key = {"name": name, "n": n} if self.is_typed else {"key": f"{name}/{n}".encode()}
         self.store.maintenance.purge("t", [key])
@@ -217,8 +248,6 @@ class PurgedWorld(FeedWorld):
 
         self.visible = left(self.visible)
         self.moments = [(moment, left(records)) for moment, records in self.moments]
-
-    _compact_partly = _compact
 
 
 def run(
@@ -288,6 +317,8 @@ def test_what_was_purged_was_never_there(seed: int, is_typed: bool) -> None:
     done = run(seed, is_typed=is_typed, stray_rate=0.4, vacuums=True, of=PurgedWorld)
     if seed == 1:
         assert done["update_before"]
+        assert done["moments"]
+        assert done["expired"]
 
 
 @pytest.mark.slow

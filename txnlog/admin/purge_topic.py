@@ -3,7 +3,8 @@
 The segments that hold such records are written again without them, each record that stays at its
 offset. Of a file that segments share all are written again, or it would stay; so are those of one
 in which a part belongs to no segment any more: what lies there cannot be told. Old files are those
-of any rewrite: readers that began before go on with them, and vacuum deletes them later.
+of any rewrite: readers that began before go on with them, and vacuum deletes them later. Readers of
+the past could take those that compaction has replaced; so an entry says when the last purge was.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from txnlog.segments.errors import UnsupportedRecordFormat
 from txnlog.segments.reader import SegmentBatch
 from txnlog.segments.records import CONVERSION_ERRORS, normalize
 from txnlog.state.segment import RewrittenFile, Segment
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import Purged
 from txnlog.tables.table_files import copied_segment, is_copy, segment_of_copy
 from txnlog.write.typed_records import TypedRecords
 
@@ -115,7 +118,21 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
         _purge(topic, number, [run for run in done if run.partition == number], dry_run=dry_run)
         for number in numbers
     )
-    return PurgeReport(topic, found, undecided, _waiting_files(logs, topic))
+    waiting_files = _waiting_files(logs, topic)
+    if not dry_run and (done or waiting_files):
+        _put_purged(logs, topic, view.topic_id)
+    return PurgeReport(topic, found, undecided, waiting_files)
+
+
+def _put_purged(logs: Logs, topic: str, topic_id: str) -> None:
+    """Old segments are not read from now on where a reader would ignore what has replaced them."""
+    nonce = logs.clock.token()
+
+    def build(state: TopicState) -> Purged:
+        state.check_exists(topic, topic_id)
+        return Purged(nonce, logs.clock.now_ms())
+
+    logs.topic(topic).append(build)
 
 
 def _purge(topic: str, partition: int, runs: Sequence[_Run], *, dry_run: bool) -> Purge:
@@ -332,7 +349,11 @@ class _Purging:
             writer.discard()
             raise
         run.purged_bytes = sum(span.uploaded.stored.size_bytes for span in spans if span.uploaded)
-        return [replace(span, is_compacted=is_compacted, judged_end=judged_end) for span in spans]
+        purged_from = max(segment.source_entry for segment in run.segments)
+        return [
+            replace(span, is_compacted=is_compacted, judged_end=judged_end, purged_from=purged_from)
+            for span in spans
+        ]
 
     def _visible(self, run: _Run) -> list[SegmentRange]:
         """What readers see of a run."""

@@ -50,6 +50,7 @@ class Replacement:
     delete_horizon_ms: int = -1
     judged_end: int = 0
     home_partitions: int = 0
+    purged_from: int = -1
 
 
 class Rewriting:
@@ -136,6 +137,7 @@ def _place(partition: int, replacement: Replacement) -> SegmentEntry:
         replacement.delete_horizon_ms,
         replacement.judged_end,
         replacement.home_partitions,
+        replacement.purged_from,
     )
     if uploaded is None:
         return SegmentEntry(partition, start, StoredSegment.emptied(special))

@@ -201,7 +201,7 @@ def topic_checkpoint_violations(
     ``trimmed``: by partition, an offset below which records were deleted since: the checkpoint's
     manifests may leave them out.
     """
-    for what in ("topic_id", "created_at_ms", "config", "next_entry"):
+    for what in ("topic_id", "created_at_ms", "config", "next_entry", "purge_end"):
         if getattr(replayed, what) != getattr(checkpoint, what):
             yield "L7", f"{what} is not what the entries before it say"
     if len(replayed.partitions) != len(checkpoint.partitions):

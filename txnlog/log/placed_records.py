@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from txnlog.errors import OffsetOutOfRange
+from txnlog.errors import OffsetOutOfRange, SnapshotExpired
 from txnlog.log.manifests import Manifests
 from txnlog.state.manifest import ManifestList, ManifestRef, Settled
 from txnlog.state.rewrites import (
     Rewrite,
     emptied_spans,
-    held_by_view,
+    first_ignored,
     held_segments,
     not_rewritten,
     resolve,
@@ -72,6 +72,7 @@ def find_records(
     unfinished: Mapping[int, Sequence[int]] | None = None,
     rewrites_end: int | None = None,
     compactions_end: int | None = None,
+    purge_end: int = 0,
     *,
     as_rows: bool = False,
 ) -> PlacedRecords:
@@ -91,12 +92,14 @@ def find_records(
             columns.
         compactions_end: so are those from the first one on that leaves out records since this
             entry, by partition.
+        purge_end: the entry after the topic's last purge.
         as_rows: settled segments that were not rewritten are only in ``rows`` of the result, the
             aborted ones among them: as objects a hundred thousand take 100 MB.
 
     Raises:
         OffsetOutOfRange: records were deleted since the offsets were chosen.
         UnknownTopicOrPartition: the topic was deleted since.
+        SnapshotExpired: records were purged after a rewrite that is ignored.
         CorruptEntry: a manifest is damaged.
     """
     back = {
@@ -111,16 +114,16 @@ def find_records(
     ends, hidden = view_ends or {}, unfinished or {}
 
     def hold(known: Mapping[int, Sequence[Rewrite]]) -> dict[int, list[Rewrite]]:
-        return {
-            number: resolve(
-                rewrite
-                for rewrite in held_by_view(
-                    of_number, ends.get(number), hidden.get(number, ()), compactions_end
-                )
-                if rewrites_end is None or rewrite.entry < rewrites_end
+        held = {}
+        for number, of_number in known.items():
+            first = first_ignored(
+                of_number, ends.get(number), hidden.get(number, ()), rewrites_end, compactions_end
             )
-            for number, of_number in known.items()
-        }
+            if first is not None:
+                _check_not_purged(manifests.topic, number, first, purge_end)
+                of_number = [rewrite for rewrite in of_number if rewrite.entry < first]
+            held[number] = resolve(of_number)
+        return held
 
     def look_back(listing: ManifestList) -> tuple[dict[int, list[Rewrite]], PlacedRecords]:
         assert settled is not None
@@ -152,6 +155,20 @@ def find_records(
         if emptied := emptied_spans(held[number], start, end):
             placed.emptied[number] = emptied
     return placed
+
+
+def _check_not_purged(topic: str, partition: int, first: int, purge_end: int) -> None:
+    """Raises SnapshotExpired if a purge came after the first rewrite that a view ignores.
+
+    The old segments may have records of the purged keys: those that it has taken from the new ones,
+    and those that were compacted away before.
+    """
+    if first < purge_end:
+        raise SnapshotExpired(
+            f"{topic}:{partition} was compacted since the moment that is read, or rewritten after "
+            "its columns were changed, and then keys were purged: what else was there at that "
+            "moment is not known any more. Take a new snapshot"
+        )
 
 
 def count_bytes(

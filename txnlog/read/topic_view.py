@@ -69,7 +69,8 @@ class TopicView:
     are, by partition, the starts of hidden appends that are committed by now, and may have been
     merged with others. ``schema`` is that of a typed topic before entry ``next_entry``; if it was
     changed since, that was in entry ``schema_end``. Compactions from entry ``compactions_end`` on
-    are ignored. ``log_time_ms`` is the latest time in any entry of the log.
+    are ignored. ``purge_end`` follows the entry of the topic's last purge. ``log_time_ms`` is the
+    latest time in any entry of the log.
     """
 
     topic: str
@@ -88,6 +89,7 @@ class TopicView:
     log_time_ms: int = 0
     schema_end: int | None = None
     compactions_end: int | None = None
+    purge_end: int = 0
 
     def __repr__(self) -> str:
         return f"TopicView({self.topic!r}, {len(self.partitions)} partitions)"
@@ -133,6 +135,7 @@ class TopicView:
             schema=state.schema,
             next_entry=state.next_entry,
             log_time_ms=state.log_time_ms,
+            purge_end=state.purge_end,
         )
 
     @property
@@ -178,6 +181,7 @@ class TopicView:
         Raises:
             OffsetOutOfRange: records were deleted since the view was pinned.
             UnknownTopicOrPartition: the topic was deleted since.
+            SnapshotExpired: what was there cannot be told from what was purged.
             CorruptEntry: a manifest is damaged.
         """
         found = self._find(spans)
@@ -208,6 +212,7 @@ class TopicView:
             self.unfinished,
             self.schema_end,
             self.compactions_end,
+            self.purge_end,
             as_rows=as_rows,
         )
 

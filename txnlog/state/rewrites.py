@@ -8,6 +8,7 @@ transaction. So only readers of records look at rewrites.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Annotated, ClassVar
 
@@ -62,7 +63,7 @@ class Rewrite(msgspec.Struct, frozen=True, array_like=True):
     def is_compaction_since(self, entry: int) -> bool:
         """Whether it may have left out records that existed before an entry."""
         special = self.segment.stored.rewritten
-        return self.entry >= entry and special is not None and special.is_compacted
+        return self.segment.source_entry >= entry and special is not None and special.is_compacted
 
     def holds_for(self, view_end: int | None, unfinished: Iterable[int]) -> bool:
         """Whether it applies to a view of the partition up to an offset, without some appends.
@@ -113,28 +114,31 @@ class RewriteRef(msgspec.Struct, frozen=True):
 REWRITE_FILE_DECODER: msgspec.json.Decoder[RewriteFile] = msgspec.json.Decoder(RewriteFile)
 
 
-def held_by_view(
+def first_ignored(
     rewrites: Sequence[Rewrite],
     view_end: int | None,
     unfinished: Sequence[int],
+    rewrites_end: int | None = None,
     compactions_end: int | None = None,
-) -> Sequence[Rewrite]:
-    """The rewrites of one partition that apply to a view; see :meth:`Rewrite.holds_for`.
+) -> int | None:
+    """The entry from which on no rewrite of a partition applies to a view; None: all apply.
 
-    Compactions in entry ``compactions_end`` or later do not apply, if it is given. If one does not
-    apply, the others of its entry and later ones do not either. Only together do the segments of an
-    entry cover those they were made of, so a part of them would show records twice; and the
-    remaining ones are those in force at some moment.
+    It is the first with one that does not apply: see :meth:`Rewrite.holds_for`. Nor do those in
+    entry ``rewrites_end`` or later, and compactions in entry ``compactions_end`` or later, if these
+    are given. Then the others of its entry and later ones do not either. Only together do the
+    segments of an entry cover those they were made of, so a part of them would show records twice;
+    and the remaining ones are those in force at some moment.
     """
-    aside = [
-        rewrite.entry
-        for rewrite in rewrites
-        if not rewrite.holds_for(view_end, unfinished)
-        or (compactions_end is not None and rewrite.is_compaction_since(compactions_end))
-    ]
-    if not aside:
-        return rewrites
-    return [rewrite for rewrite in rewrites if rewrite.entry < min(aside)]
+    return min(
+        (
+            rewrite.entry
+            for rewrite in rewrites
+            if not rewrite.holds_for(view_end, unfinished)
+            or (rewrites_end is not None and rewrite.entry >= rewrites_end)
+            or (compactions_end is not None and rewrite.is_compaction_since(compactions_end))
+        ),
+        default=None,
+    )
 
 
 def resolve(rewrites: Iterable[Rewrite]) -> list[Rewrite]:
@@ -234,8 +238,9 @@ def still_of_use(
 ) -> list[Rewrite]:
     """A topic's rewrites that are in force, and those that were replaced not long ago.
 
-    Readers that are pinned to an earlier moment read the segments of that time. Raises what
-    :func:`untrimmed` does.
+    Readers that are pinned to an earlier moment read the segments of that time. A purge stays until
+    another one replaces it: its records must show to nobody, whatever else a reader ignores. Raises
+    what :func:`untrimmed` does.
 
     Args:
         rewrites: in the order of entries.
@@ -244,14 +249,17 @@ def still_of_use(
     """
     # By partition, the spans of those in force for long enough: no two spans touch.
     in_order = sorted(untrimmed(rewrites, starts), key=lambda rewrite: rewrite.entry)
-    replaced: dict[int, list[tuple[int, int]]] = {}
+    replaced: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    purged: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     kept = []
     for rewrite in reversed(in_order):
-        spans = replaced.setdefault(rewrite.partition, [])
+        is_purge = rewrite.segment.is_purge
+        spans = (purged if is_purge else replaced)[rewrite.partition]
         if not _covers(spans, rewrite.start, rewrite.end):
             kept.append(rewrite)
             if rewrite.at_ms < since_ms:
-                _cover(spans, rewrite.start, rewrite.end)
+                for ended in (replaced, purged) if is_purge else (replaced,):
+                    _cover(ended[rewrite.partition], rewrite.start, rewrite.end)
     return kept[::-1]
 
 

@@ -46,14 +46,15 @@ class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class RewrittenFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The additional facts of a segment written by merging or compaction.
+    """The additional facts of a segment written by merging, compaction or a purge.
 
     It stands for ``offset_count`` offsets, and may have gaps; without records there is no file.
     ``is_compacted``: of each key it holds at most the newest record before its end.
     ``delete_horizon_ms`` is the time from which its tombstones may go; -1: it holds none.
     ``judged_end``: for what it leaves out there are newer records, all of them before this offset.
     ``home_partitions``: each of its keys is where murmur2 puts it among so many partitions; 0: not
-    known.
+    known. ``purged_from``: a purge has written it, of segments of which this entry has placed the
+    newest; -1: none has.
     """
 
     offset_count: OffsetCount
@@ -61,6 +62,7 @@ class RewrittenFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     delete_horizon_ms: HorizonMs = -1
     judged_end: Offset = 0
     home_partitions: PartitionCountOrNone = 0
+    purged_from: CounterOrNone = -1
 
 
 class StoredSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -160,6 +162,20 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def end_offset(self) -> int:
         """The offset behind its last one."""
         return self.base_offset + self.stored.offset_count
+
+    @property
+    def is_purge(self) -> bool:
+        """Whether a purge has written it."""
+        return self.stored.rewritten is not None and self.stored.rewritten.purged_from >= 0
+
+    @property
+    def source_entry(self) -> int:
+        """The entry that has placed it; if a purge has, the newest one of what it was made of.
+
+        A purge leaves a segment as compacted as it was.
+        """
+        special = self.stored.rewritten
+        return special.purged_from if special is not None and self.is_purge else self.entry
 
     @property
     def offset_shift(self) -> int:

@@ -59,6 +59,7 @@ from txnlog.state.topic_entries import (
     Deleted,
     Imported,
     OffsetSpan,
+    Purged,
     TopicEntry,
     Trimmed,
 )
@@ -136,7 +137,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     ``append_time_ms`` is the topic's own time, by which producers are idle; it only grows, see
     :func:`pass_time`. ``append_times`` are the times in the newest appends, oldest first, and
     ``clock_ms`` the time that most of their clocks have last reached; -1 if not known. The newest
-    file holds ``newest_size`` entries.
+    file holds ``newest_size`` entries. ``purge_end`` follows the entry of the last purge; 0: none.
     """
 
     topic_id: Name | None = None
@@ -154,6 +155,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     settled: Settled | None = None
     schema: TopicSchema | None = None
     newest_size: Counter = 1
+    purge_end: Counter = 0
     earlier_schemas: Annotated[list[EarlierSchema], AnyNumber] = []
     """The schemas before the newest changes, oldest first."""
 
@@ -236,6 +238,8 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                     self.to_change(place.partition).rewrites.append(
                         Rewrite(entry.at_ms, place.partition, Segment.of(number, place))
                     )
+            case Purged():
+                self.purge_end = number + 1
             case Deleted():
                 self.topic_id = None
                 self.config = {}
@@ -247,6 +251,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 self.recent = []
                 self.producers = {}
                 self.settled = None
+                self.purge_end = 0
         return entry.at_ms
 
     def _apply_appends(self, number: int, at_ms: int, appends: Sequence[Append]) -> None:

@@ -118,6 +118,16 @@ class Trimmed(msgspec.Struct, frozen=True, tag_field="kind", tag="trimmed"):
     log_start_offsets: Annotated[dict[PartitionNumber, Offset], PerPartition]
 
 
+class Purged(msgspec.Struct, frozen=True, tag_field="kind", tag="purged"):
+    """All records of some keys are gone from the segments that hold the topic's records now.
+
+    Those that compaction had replaced before may hold more of them.
+    """
+
+    nonce: Name
+    at_ms: TimeMs
+
+
 class Deleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
     """The topic ends here; its log stays, and a later topic of this name continues it."""
 
@@ -126,6 +136,15 @@ class Deleted(msgspec.Struct, frozen=True, tag_field="kind", tag="deleted"):
 
 
 TopicEntry = (
-    Created | Append | Appends | Bundle | Imported | Altered | Trimmed | Rewritten | Deleted
+    Created
+    | Append
+    | Appends
+    | Bundle
+    | Imported
+    | Altered
+    | Trimmed
+    | Rewritten
+    | Purged
+    | Deleted
 )
 ENTRY_DECODER: msgspec.json.Decoder[TopicEntry] = msgspec.json.Decoder(TopicEntry)
