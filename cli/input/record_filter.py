@@ -95,7 +95,7 @@ class RecordFilter:
 
         shown = pa.record_batch(
             {
-                "key": json_keys(batch, schema),
+                "key": json_keys(batch, schema, batch.num_rows),
                 "value": json_values(batch, schema),
                 "row": pa.array(np.arange(batch.num_rows)),
             }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+from itertools import combinations
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from txnlog import TopicPartition
 from txnlog.read import json_records
 from txnlog.read.json_columns import json_lists, json_objects, json_texts, most_json_bytes
+from txnlog.read.schema import SCAN_SCHEMA
 from txnlog.storage.base import Storage
 from txnlog.store import attach
 
@@ -167,6 +170,50 @@ def test_large_batches_are_shown_in_slices(memory_storage: Storage, record_forma
         consumer.seek_to_beginning()
         found = [(r.offset, r.key, r.value) for r in consumer.poll(timeout_ms=100)]
     assert found[:50] == [*zip(*(whole[name].to_pylist() for name in columns), strict=True)][:50]
+
+
+@pytest.mark.parametrize("record_format", ["parquet", "columns"])
+@pytest.mark.parametrize("key", [(), ("topic",), ("partition", "value")])
+def test_columns_with_names_of_others_show_in_the_value_alone(
+    memory_storage: Storage, record_format: str, key: tuple[str, ...]
+) -> None:
+    """Whichever columns are asked for: alone, in pairs, and all; also filtered, and the newest."""
+    store = attach(memory_storage, create=True)
+    names = SCAN_SCHEMA.names
+    schema = pa.schema([(name, pa.string()) for name in names])
+    config = {"record.format": record_format}
+    store.topics.create("t", schema=schema, key=key, config=config, partitions=2)
+    rows = [{name: f"{name} {n}" for name in names} for n in range(11)]
+    with store.producer() as producer:
+        producer.send_batch("t", pa.Table.from_pylist(rows), partition=1)
+    times = store.scan("t", columns=["_timestamp"]).to_arrow()["_timestamp"].to_pylist()
+    keys = [[row[name] for name in key] for row in rows]
+    texts = [of[0].encode() if len(of) == 1 else msgspec.json.encode(of) for of in keys]
+    wanted = {
+        "key": texts if key else [None] * 11,
+        "value": [msgspec.json.encode(row) for row in rows],
+        "topic": ["t"] * 11,
+        "partition": [1] * 11,
+        "offset": [*range(11)],
+        "timestamp": times,
+        "timestampType": [0] * 11,
+        "headers": [[]] * 11,
+    }
+    for columns in (*combinations(names, 1), *combinations(names, 2), names):
+        for options in ({}, {"filter": pc.field("partition") == 1}, {"latest": True}):
+            if options.get("latest") and not key:
+                continue
+            scan = store.snapshot("t").scan("t", columns=[*columns], as_json=True, **options)
+            assert scan.to_arrow().to_pydict() == {name: wanted[name] for name in columns}, (
+                columns,
+                options,
+            )
+    for as_json, values in ((False, rows), (True, wanted["value"])):
+        with store.consumer(
+            "t", auto_offset_reset="earliest", stop_at_end=True, as_json=as_json
+        ) as consumer:
+            found = [(one.topic, one.partition, one.offset, one.value) for one in consumer]
+        assert found == [("t", 1, n, value) for n, value in enumerate(values)]
 
 
 def test_a_record_that_deletes_has_no_value(memory_storage: Storage) -> None:

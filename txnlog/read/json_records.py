@@ -31,14 +31,17 @@ def json_values(records: pa.RecordBatch, schema: TopicSchema) -> pa.Array:
     return texts.cast(pa.binary())
 
 
-def json_keys(records: pa.RecordBatch, schema: TopicSchema) -> pa.Array:
-    """The key of each record: the text or the bytes of one column, or a JSON list of several."""
+def json_keys(records: pa.RecordBatch, schema: TopicSchema, count: int) -> pa.Array:
+    """The key of each of ``count`` records: the text or the bytes of one column, or a JSON list.
+
+    Null where there is no key; then the records may have no columns.
+    """
     if not schema.key:
-        return pa.nulls(records.num_rows, pa.binary())
+        return pa.nulls(count, pa.binary())
     columns = [records.column(name) for name in schema.key]
     if len(columns) == 1 and (types.is_string(columns[0].type) or types.is_binary(columns[0].type)):
         return columns[0].cast(pa.binary())
-    return json_lists(columns, records.num_rows).cast(pa.binary())
+    return json_lists(columns, count).cast(pa.binary())
 
 
 def json_pieces(batches: Iterable[SegmentBatch]) -> Iterator[SegmentBatch]:
@@ -62,7 +65,7 @@ def _most_bytes(records: pa.RecordBatch) -> int:
 def as_keys_and_values(records: pa.RecordBatch, schema: TopicSchema) -> pa.RecordBatch:
     """Records with all stored columns, like those of a topic without a schema."""
     arrays = [
-        json_keys(records, schema),
+        json_keys(records, schema, records.num_rows),
         json_values(records, schema),
         records.column(TIMESTAMP),
         records.column(HEADERS).cast(HEADERS_TYPE),

@@ -119,8 +119,9 @@ class _Assembler:
     def __init__(self, columns: ScanColumns) -> None:
         self._columns = columns
         self._schema = columns.schema
-        stored = columns.stored
+        stored = () if columns.as_json else columns.stored
         self._stored = frozenset(stored.names if isinstance(stored, pa.Schema) else stored)
+        """Those that are shown as they are stored; as JSON a column may be called as another."""
         self._constants: dict[str, tuple[object, pa.Array]] = {}
         """By column, the last value and an array of nothing else."""
 
@@ -161,7 +162,9 @@ class _Assembler:
             return pa.StructArray.from_arrays(
                 [batch.records.column(of.name).cast(of.type) for of in fields], fields=fields
             )
-        return (json_keys if name == "key" else json_values)(batch.records, schema)
+        if name == "key":
+            return json_keys(batch.records, schema, batch.record_count)
+        return json_values(batch.records, schema)
 
     def _constant(self, name: str, value: int | str, length: int) -> pa.Array:
         known, array = self._constants.get(name, (None, None))
