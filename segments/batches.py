@@ -69,6 +69,7 @@ from txnlog.segments.records import (
     DecodedRecords,
     Int32Array,
     Int64Array,
+    MakeColumns,
     timestamps_ms,
 )
 from txnlog.segments.schema_columns import Columns
@@ -88,13 +89,15 @@ _KAFKA_BITS = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON
 class DecodedBatch:
     """A batch's header and records; ``offset_deltas`` (int32) is None if offsets are dense.
 
-    A control batch has no records, whatever its header counts: it has ``markers``.
+    A control batch has no records, whatever its header counts: it has ``markers``. ``make`` is as
+    in ``DecodedRecords``.
     """
 
     header: BatchHeader
     records: pa.RecordBatch
     offset_deltas: Int32Array | None
     markers: tuple[ControlMarker, ...] = ()
+    make: MakeColumns | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,9 +284,9 @@ def decode_batch(
 
     ``header`` saves decoding it again; that of a run of old messages must be given. ``columns``
     names those to return, in that order (None: all that the batch has); others are not
-    decompressed. Of a typed topic they are those of its schema. ``name`` and ``position`` are only
-    for messages. Raises CorruptRecord for any damage, UnsupportedRecordFormat for a column that the
-    batch does not have, and UnsupportedCompression.
+    decompressed. Of a typed topic they are those of its schema, still to be made. ``name`` and
+    ``position`` are only for messages. Raises CorruptRecord for any damage, UnsupportedRecordFormat
+    for a column that the batch does not have, and UnsupportedCompression.
     """
     view = memoryview(data).cast("B")  # Arrow's own buffers come as signed bytes
     if header is None:
@@ -311,7 +314,7 @@ def _decode_payload(
     decode = _FORMATS[header.magic].decode
     if not header.is_control:
         header, decoded = decode(header, batch, columns, limit)
-        return DecodedBatch(header, decoded.records, decoded.offset_deltas)
+        return DecodedBatch(header, decoded.records, decoded.offset_deltas, make=decoded.make)
     _, decoded = decode(header, batch, None, limit)
     deltas = decoded.offset_deltas
     if deltas is None:

@@ -54,7 +54,7 @@ class CorruptRecord(TxnlogError):
 
 
 class RecordTooLarge(TxnlogError):
-    """A record, or a batch of records, is larger than ``max.message.bytes`` allows."""
+    """A record, or a batch, is larger than ``max.message.bytes`` allows, or than can be read."""
 
     abortable = True
 

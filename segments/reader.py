@@ -24,7 +24,7 @@ from txnlog.segments.batches import (
     decode_header,
     verify_checksum,
 )
-from txnlog.segments.errors import CorruptRecord
+from txnlog.segments.errors import CorruptRecord, TxnlogError
 from txnlog.segments.formats.message_sets import message_run
 from txnlog.segments.indexes.sparse import (
     SEGMENT_START,
@@ -38,7 +38,13 @@ from txnlog.segments.parquet.open_segment import ParquetSegment
 from txnlog.segments.parquet.open_segment import first_chunk as parquet_first_chunk
 from txnlog.segments.parquet.reader import RowGroupRecords, WantedRows, row_group_calls
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
-from txnlog.segments.records import TIMESTAMP_COLUMNS, Int32Array, Int64Array, timestamps_ms
+from txnlog.segments.records import (
+    TIMESTAMP_COLUMNS,
+    Int32Array,
+    Int64Array,
+    MakeColumns,
+    timestamps_ms,
+)
 from txnlog.segments.schema_columns import Columns
 from txnlog.segments.segment_file import SegmentFile, SizedCall, work_on
 
@@ -89,10 +95,10 @@ class SegmentBatch:
         if deltas is not None:
             deltas = deltas[start : start + count]
             first = self.header.base_offset + int(deltas[0])
-        records = self.records.slice(start, count)
+        records = self.records
         return replace(
             self,
-            records=records,
+            records=records.slice(start, count) if records.num_columns else records,
             record_count=count,
             first_offset=first,
             offset_deltas=deltas,
@@ -175,7 +181,7 @@ def read_segment(
             check_order(decoded.header, last_offset, file.name, position)
             batch = _cut_to_range(decoded, position, start_offset, stop_offset)
             if batch is not None:
-                yield batch
+                yield from _made(batch, decoded.make, file.name)
             last_offset = decoded.header.last_offset
         else:
             _verify_unless_checked(window, position, header, ahead_stop)
@@ -185,6 +191,21 @@ def read_segment(
         position += header.size_bytes
         if stop_offset is not None and last_offset >= stop_offset - 1:
             return
+
+
+def _made(batch: SegmentBatch, make: MakeColumns | None, name: str) -> Iterator[SegmentBatch]:
+    """A batch with the columns that were asked for, of the stored ones that it has."""
+    if make is None:
+        yield batch
+        return
+    try:
+        for rows, records in make(batch.records, batch.record_count):
+            yield replace(batch.slice(rows.start, len(rows)), records=records)
+    except (TxnlogError, MemoryError):
+        raise
+    except Exception as error:  # Arrow raises a dozen classes for values that do not fit
+        offset = batch.header.base_offset
+        raise CorruptRecord.at(name, batch.position, str(error), offset) from error
 
 
 def first_chunk(

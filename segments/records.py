@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -53,12 +53,20 @@ EMPTY_RECORD_BYTES: Final = 8 + 2 * _OFFSET_BYTES + _OFFSET_BYTES
 """A record of nothing but its timestamp: key and value are empty, and so is the list of headers."""
 
 
+MakeColumns: TypeAlias = Callable[[pa.RecordBatch, int], Iterator[tuple[range, pa.RecordBatch]]]
+"""Makes columns of stored ones, of so many rows: in pieces, each with its places among them."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodedRecords:
-    """Records of one batch; ``offset_deltas`` (int32, ascending) is None if offsets are dense."""
+    """Records of one batch; ``offset_deltas`` (int32, ascending) is None if offsets are dense.
+
+    With ``make`` these are stored columns, of which it makes those that were asked for.
+    """
 
     records: pa.RecordBatch
     offset_deltas: Int32Array | None
+    make: MakeColumns | None = None
 
 
 def normalize(batch: pa.RecordBatch, *, now_ms: int) -> pa.RecordBatch:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
 import pyarrow as pa
 from pyarrow import types
 
+from txnlog.segments.errors import RecordTooLarge
 from txnlog.segments.records import CONVERSION_ERRORS
 from txnlog.segments.untrusted import MAX_DECODED_BYTES
 
@@ -25,13 +26,33 @@ DEFAULT: Final = b"txnlog.default"
 """The metadata key of a field's default, as text, for records written without it."""
 
 _OFFSET_BYTES: Final = 4
-_MAX_MADE_BYTES: Final = 2 * MAX_DECODED_BYTES
-"""How much the columns of a batch may take that are not stored, but have defaults or are null."""
+_MOST_MADE_BYTES: Final = MAX_DECODED_BYTES // 2
+"""How much may be made at a time of what is not stored, but is null, a default, or wider."""
+_MOST_RECORD_BYTES: Final = 2 * MAX_DECODED_BYTES
+"""How much of a single record may be made of what is not stored."""
 
 Columns: TypeAlias = Sequence[str] | pa.Schema | None
 """Which columns are read: by name, or those of a typed topic's schema, or all."""
 
-_Convert: TypeAlias = Callable[[pa.Array], pa.Array]
+
+class _TooMuchMade(Exception):
+    """Rows would take too much memory if they were made at once."""
+
+
+class _Room:
+    """How many bytes may be made at once."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._left = most_bytes
+
+    def take(self, size_bytes: int) -> None:
+        """Raises _TooMuchMade."""
+        self._left -= size_bytes
+        if self._left < 0:
+            raise _TooMuchMade
+
+
+_Convert: TypeAlias = Callable[[pa.Array, _Room], pa.Array]
 _Source: TypeAlias = tuple[str, _Convert | None] | pa.Scalar | None
 """The source of one column: a stored one and its conversion, or its default, or nothing."""
 
@@ -108,23 +129,50 @@ class SchemaColumns:
         )
         """What a row takes of the columns that are not stored."""
 
-    def make(self, records: pa.RecordBatch, count: int) -> pa.RecordBatch:
-        """``count`` rows of the schema, of those that were read.
+    def make(
+        self, records: pa.RecordBatch, count: int, first: int = 0
+    ) -> Iterator[tuple[range, pa.RecordBatch]]:
+        """``count`` rows of the schema, of those that were read, in pieces that fit into memory.
 
-        Raises ValueError (also Arrow's), NotImplementedError: a column has other values; or those
-        that are not stored would take too much memory.
+        A few bytes of a file may become very many, so there may be several pieces: each with its
+        places among the rows, of which the first is ``first``.
+
+        Raises:
+            ValueError, NotImplementedError: a column has other values; Arrow's own, too.
+            RecordTooLarge: a single row would take too much memory.
         """
+        try:
+            made = self._make(records, count)
+        except _TooMuchMade as error:
+            if count == 1:
+                raise RecordTooLarge(
+                    f"a record would take more than {_MOST_RECORD_BYTES} bytes with the columns "
+                    "that it was written without: ask for fewer columns"
+                ) from error
+        else:
+            yield range(first, first + count), made
+            return
+        half = count // 2
+        for start, some in ((0, half), (half, count - half)):
+            part = records.slice(start, some) if records.num_columns else records
+            yield from self.make(part, some, first + start)
+
+    def _make(self, records: pa.RecordBatch, count: int) -> pa.RecordBatch:
         if not len(self._wanted):
             return records
-        _check_made(count * self._row_bytes)
+        room = _Room(_MOST_MADE_BYTES if count > 1 else _MOST_RECORD_BYTES)
+        room.take(count * self._row_bytes)
         arrays = [
-            self._make_column(records, count, field, source)
+            self._make_column(records, count, field, source, room)
             for field, source in zip(self._wanted, self._sources, strict=True)
         ]
+        for field, array in zip(self._wanted, arrays, strict=True):
+            if not field.nullable and array.null_count:
+                raise ValueError(f"column {field.name!r} has nulls")
         return pa.RecordBatch.from_arrays(arrays, schema=self._wanted)
 
     def _make_column(
-        self, records: pa.RecordBatch, count: int, field: pa.Field, source: _Source
+        self, records: pa.RecordBatch, count: int, field: pa.Field, source: _Source, room: _Room
     ) -> pa.Array:
         if source is None:
             return pa.nulls(count, field.type)
@@ -133,9 +181,7 @@ class SchemaColumns:
         name, convert = source
         column = records.column(name)
         try:
-            if convert is not None:
-                column = convert(column)
-            return column if column.type == field.type else column.cast(field.type)
+            return _fit(column, field, convert, room)
         except CONVERSION_ERRORS as error:
             raise ValueError(
                 f"column {name!r} is {column.type}, not {field.type}: {error}"
@@ -148,19 +194,12 @@ def _least_of(source: pa.Scalar | None, field: pa.Field) -> int:
     return least_bytes(field.type) + (0 if text is None else int(text.size))
 
 
-def _check_made(size_bytes: int) -> None:
-    if size_bytes > _MAX_MADE_BYTES:
-        raise ValueError(
-            f"its columns that are not stored would take {size_bytes} bytes, {_MAX_MADE_BYTES} are "
-            "the most: ask for fewer columns"
-        )
-
-
 def least_bytes(kind: pa.DataType) -> int:
     """The least memory per value, nulls included."""
     if types.is_struct(kind):
         return sum(least_bytes(kind.field(number).type) for number in range(kind.num_fields))
-    return kind.bit_width // 8 if types.is_primitive(kind) else _OFFSET_BYTES
+    has_width = types.is_primitive(kind) or types.is_decimal(kind)
+    return kind.bit_width // 8 if has_width else _OFFSET_BYTES
 
 
 def match_fields(found: Sequence[pa.Field], wanted: Sequence[pa.Field]) -> list[int | None]:
@@ -206,42 +245,55 @@ def _convert_struct(
     places: Sequence[int | None],
     parts: Sequence[_Convert | None],
     array: pa.Array,
+    room: _Room,
 ) -> pa.Array:
     fields = children(wanted.type)
     missing = [field for field, at in zip(fields, places, strict=True) if at is None]
-    _check_made(len(array) * sum(least_bytes(field.type) for field in missing))
+    room.take(len(array) * sum(least_bytes(field.type) for field in missing))
     made = []
     for field, at, part in zip(fields, places, parts, strict=True):
         if at is None:
             made.append(pa.nulls(len(array), field.type))
         else:
-            made.append(_fit(array.field(at), field, part))
+            made.append(_fit(array.field(at), field, part, room))
     return pa.StructArray.from_arrays(made, fields=fields, mask=_mask(array))
 
 
-def _convert_list(wanted: pa.Field, parts: Sequence[_Convert | None], array: pa.Array) -> pa.Array:
-    values = _fit(array.values, wanted.type.value_field, parts[0])
-    return pa.ListArray.from_arrays(_offsets(array), values, type=wanted.type, mask=_mask(array))
+def _convert_list(
+    wanted: pa.Field, parts: Sequence[_Convert | None], array: pa.Array, room: _Room
+) -> pa.Array:
+    offsets, (values,) = _elements(array, array.values)
+    values = _fit(values, wanted.type.value_field, parts[0], room)
+    return pa.ListArray.from_arrays(offsets, values, type=wanted.type, mask=_mask(array))
 
 
-def _convert_map(wanted: pa.Field, parts: Sequence[_Convert | None], array: pa.Array) -> pa.Array:
-    keys = _fit(array.keys, wanted.type.key_field, parts[0])
-    items = _fit(array.items, wanted.type.item_field, parts[1])
-    return pa.MapArray.from_arrays(
-        _offsets(array), keys, items, type=wanted.type, mask=_mask(array)
-    )
+def _convert_map(
+    wanted: pa.Field, parts: Sequence[_Convert | None], array: pa.Array, room: _Room
+) -> pa.Array:
+    offsets, (keys, items) = _elements(array, array.keys, array.items)
+    keys = _fit(keys, wanted.type.key_field, parts[0], room)
+    items = _fit(items, wanted.type.item_field, parts[1], room)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=wanted.type, mask=_mask(array))
 
 
-def _fit(array: pa.Array, field: pa.Field, convert: _Convert | None) -> pa.Array:
+def _fit(array: pa.Array, field: pa.Field, convert: _Convert | None, room: _Room) -> pa.Array:
     if convert is not None:
-        return convert(array)
-    return array if array.type == field.type else array.cast(field.type)
+        array = convert(array, room)
+    if array.type == field.type:
+        return array
+    room.take(len(array) * least_bytes(field.type))
+    return array.cast(field.type)
 
 
 def _mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 
-def _offsets(array: pa.Array) -> pa.Array:
-    """A list's elements; as an array that is not a slice, which Arrow needs with a mask."""
-    return pa.array(array.offsets.to_numpy())
+def _elements(array: pa.Array, *values: pa.Array) -> tuple[pa.Array, list[pa.Array]]:
+    """The offsets of a list's elements, and these: of a slice no more than belong to it.
+
+    The offsets are an array that is not a slice, which Arrow needs with a mask.
+    """
+    offsets = array.offsets.to_numpy()
+    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+    return pa.array(offsets - offsets[0]), [part.slice(first, count) for part in values]

@@ -122,7 +122,8 @@ def decode_columns(
 ) -> DecodedRecords:
     """The records of a payload (the bytes from 64 on); only ``columns`` are decompressed.
 
-    Those of a schema are found by their ids, see ``SchemaColumns``, if the batch is a typed one.
+    Those of a schema are found by their ids, see ``SchemaColumns``, if the batch is a typed one;
+    the result has the stored ones, of which they are still to be made.
     Without compression the arrays refer to ``payload``. Any failure but an unknown name in
     ``columns`` (UnsupportedRecordFormat) or an unknown codec means damage, whatever its class.
     """
@@ -155,9 +156,7 @@ def decode_columns(
     arrays = [_build_column(name, names, schema, stored, header) for name in wanted]
     fields = [pa.field(name, array.type) for name, array in zip(wanted, arrays, strict=True)]
     records = pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-    if made is not None:
-        records = _check_nulls(made.make(records, header.record_count))
-    return DecodedRecords(records, offset_deltas)
+    return DecodedRecords(records, offset_deltas, None if made is None else made.make)
 
 
 def _arrow_codec(compression: Compression) -> int | None:
@@ -310,14 +309,6 @@ def _build_column(
     if name in schema.names:
         return pa.nulls(header.record_count, schema.field(name).type)
     raise UnsupportedRecordFormat(f"there is no column {name!r}; the batch has {schema.names}")
-
-
-def _check_nulls(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the records, once no required column is found to have a null."""
-    for field, array in zip(records.schema, records.columns, strict=True):
-        if not field.nullable and array.null_count:
-            raise ValueError(f"column {field.name!r} has nulls")
-    return records
 
 
 def _check_offset_deltas(header: BatchHeader, column: pa.Array | None) -> Int32Array | None:

@@ -9,6 +9,7 @@ from collections.abc import Container, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
@@ -16,9 +17,9 @@ import pyarrow as pa
 
 from txnlog.segments.parquet.footer import RowGroup
 from txnlog.segments.parquet.open_segment import Found, ParquetSegment
-from txnlog.segments.parquet.reader import RowGroupReading, RowGroupRecords, keep_rows
+from txnlog.segments.parquet.reader import RowGroupReading, RowGroupRecords, keep_rows, made_rows
 from txnlog.segments.records import RECORD_SCHEMA, Int32Array
-from txnlog.segments.schema_columns import Columns
+from txnlog.segments.schema_columns import Columns, SchemaColumns
 from txnlog.segments.segment_file import SizedCall, work_on
 
 _LOOKED_AT_BYTES: Final = 32 << 20
@@ -40,7 +41,7 @@ class RowChoice(Protocol):
         """The row groups that may have such rows."""
 
     def rows(self, found: RowGroupRecords) -> pa.BooleanArray:
-        """Whether each row is selected, by its ``columns``; never null."""
+        """Whether each row of a piece is selected, by its ``columns``; never null."""
 
 
 def chosen_calls(
@@ -82,10 +83,15 @@ class _Choosing:
         self._groups = groups
         self._columns = columns
         self._choice = choice
+        self._made = None
+        stored: Sequence[str] = _names(columns)
+        if isinstance(columns, pa.Schema):
+            self._made = SchemaColumns(segment.schema, columns)
+            stored = self._made.stored
+        self._stored = stored
+        """The columns of the file of which those that are read are made."""
         self._looking = RowGroupReading(segment, groups, choice.columns, max_uncompressed_bytes)
         looked_at = frozenset(_names(choice.columns))
-        self._returned = [name for name in _names(columns) if name in looked_at]
-        """The examined ones of the columns that are read."""
         rest = _without(columns, looked_at)
         self._others: RowGroupReading | None = None
         if rest:
@@ -131,24 +137,32 @@ class _Choosing:
         with closing(self._segment.fetch(pieces)) as fetched:
             yield from zip(groups, fetched, strict=True)
 
-    def _choose(self, group: RowGroup, found: Found) -> list[RowGroupRecords]:
+    def _choose(self, group: RowGroup, found: Found) -> Iterable[RowGroupRecords]:
         looked = self._look(group, found)
         return [] if looked is None else self._complete(looked, found)
 
     def _look(self, group: RowGroup, found: Found) -> _Looked | None:
         read = self._looking.decode(group, found)
-        rows = self._choice.rows(read)
+        rows = pa.concat_arrays([self._choice.rows(piece) for piece in self._looking.made(read)])
         if not rows.true_count:
             return None
-        records = keep_rows(read.records.select(self._returned), rows)
+        there = read.records.schema.names
+        returned = read.records.select([name for name in self._stored if name in there])
+        records = keep_rows(returned, rows)
         return RowGroupRecords(group, records, _offset_deltas(read, rows)), rows
 
-    def _complete(self, looked: _Looked, found: Found) -> list[RowGroupRecords]:
+    def _complete(self, looked: _Looked, found: Found) -> Iterable[RowGroupRecords]:
         kept, rows = looked
         others = kept.records
         if self._others is not None:
             others = self._others.decode(kept.group, found, rows).records
-        return [_in_order(kept, others, self._columns)]
+        kept = _in_order(kept, others, self._stored)
+        if self._made is None:
+            return [kept]
+        pieces = made_rows(self._segment, self._made, kept, rows.true_count)
+        first = next(pieces)
+        # Several are large: each is made when it is asked for.
+        return [first] if first.rows is None else chain([first], pieces)
 
 
 def _together(
@@ -193,16 +207,15 @@ def _offset_deltas(found: RowGroupRecords, rows: pa.BooleanArray) -> Int32Array 
     return np.flatnonzero(kept).astype(np.int32) if deltas is None else deltas[kept]
 
 
-def _in_order(kept: RowGroupRecords, others: pa.RecordBatch, columns: Columns) -> RowGroupRecords:
-    """All columns of the selected rows: the examined ones, and the others."""
-    names = _names(columns)
+def _in_order(
+    kept: RowGroupRecords, others: pa.RecordBatch, names: Sequence[str]
+) -> RowGroupRecords:
+    """Columns of the selected rows: the examined ones, and the others."""
     if not names:
         return kept
     looked_at = frozenset(kept.records.schema.names)
     sources = [kept.records if name in looked_at else others for name in names]
     pairs = [*zip(sources, names, strict=True)]
-    schema = columns
-    if not isinstance(schema, pa.Schema):
-        schema = pa.schema([source.schema.field(name) for source, name in pairs])
+    schema = pa.schema([source.schema.field(name) for source, name in pairs])
     arrays = [source.column(name) for source, name in pairs]
     return replace(kept, records=pa.RecordBatch.from_arrays(arrays, schema=schema))

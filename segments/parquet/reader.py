@@ -66,14 +66,13 @@ class RowGroupRecords:
 def read_row_groups(
     segment: ParquetSegment,
     groups: Sequence[RowGroup],
-    columns: Columns,
+    columns: Sequence[str] | None,
     max_uncompressed_bytes: int,
     rows: Sequence[pa.BooleanArray] | None = None,
 ) -> Iterator[RowGroupRecords]:
     """The rows of row groups, one after another: these columns, in that order; None: all.
 
-    With ``rows`` those alone of each row group, and no offsets with them. Columns of a schema are
-    found by their ids, see ``columns.SchemaColumns``.
+    With ``rows`` those alone of each row group, and no offsets with them.
     Raises CorruptRecord; UnsupportedRecordFormat for a name that the file does not have.
     """
     reading = RowGroupReading(
@@ -127,7 +126,7 @@ class RowGroupReading:
     Args:
         segment: the file.
         groups: of which these are the row groups that will be read.
-        columns: as of ``read_row_groups``.
+        columns: those of a schema are found by their ids, see ``SchemaColumns``.
         max_uncompressed_bytes: a row group that claims more is damaged.
         few: only a few rows of each are needed.
     """
@@ -187,7 +186,8 @@ class RowGroupReading:
 
     def _pieces(self, group: RowGroup, found: Found) -> Iterable[RowGroupRecords]:
         """Its pieces, decoded if they are not too large together."""
-        pieces = self._decode(group, found, None)
+        reads = self._decode(group, found, None)
+        pieces = chain.from_iterable(map(self.made, reads))
         first = next(pieces)
         if first.rows is None:
             return [first, *pieces]  # there is no other, but what is checked at the end
@@ -204,11 +204,21 @@ class RowGroupReading:
     def decode(
         self, group: RowGroup, found: Found, rows: pa.BooleanArray | None = None
     ) -> RowGroupRecords:
-        """The rows of a row group, of which at least these pieces of its columns were fetched."""
+        """The stored columns of a row group, of which at least these pieces were fetched.
+
+        ``made`` makes those that were asked for.
+        """
         reads = [*self._decode(group, found, rows, group.header.record_count)]
         if len(reads) > 1:
             raise self._segment.damaged(group, "a column has more than 2 GiB")
         return reads[0]
+
+    def made(self, read: RowGroupRecords) -> Iterable[RowGroupRecords]:
+        """All rows of a row group or piece, with the columns that were asked for."""
+        if self._made is None:
+            return [read]
+        count = read.group.header.record_count if read.rows is None else len(read.rows)
+        return made_rows(self._segment, self._made, read, count)
 
     def _decode(
         self,
@@ -220,16 +230,11 @@ class RowGroupReading:
         """Its rows, at most so many at a time; None: as many as take few MB."""
         try:
             for piece in self._read(group, found, most_rows):
-                read, count = piece, group.header.record_count
-                if rows is not None:
-                    count = rows.true_count
+                if rows is None:
+                    yield piece
+                else:
                     records = keep_rows(piece.records, rows, self._repeating)
-                    read = RowGroupRecords(group, records, None)
-                elif piece.rows is not None:
-                    count = len(piece.rows)
-                if self._made is not None:
-                    read = replace(read, records=self._made.make(read.records, count))
-                yield read
+                    yield RowGroupRecords(group, records, None)
         except (TxnlogError, MemoryError):
             raise
         except Exception as error:  # Arrow raises a dozen classes for bytes that it cannot read
@@ -419,6 +424,26 @@ def repeating_columns(
         ):
             found.append(name)
     return found
+
+
+def made_rows(
+    segment: ParquetSegment, columns: SchemaColumns, read: RowGroupRecords, count: int
+) -> Iterator[RowGroupRecords]:
+    """``count`` rows with the columns of a schema, of the stored ones that were read of them."""
+    first = 0 if read.rows is None else read.rows.start
+    deltas = read.offset_deltas
+    try:
+        for rows, records in columns.make(read.records, count):
+            if len(rows) == count:
+                yield replace(read, records=records)
+                return
+            some = None if deltas is None else deltas[rows.start : rows.stop]
+            places = range(first + rows.start, first + rows.stop)
+            yield RowGroupRecords(read.group, records, some, places)
+    except (TxnlogError, MemoryError):
+        raise
+    except Exception as error:  # Arrow raises a dozen classes for values that do not fit
+        raise segment.damaged(read.group, str(error)) from error
 
 
 def keep_rows(

@@ -18,6 +18,7 @@ from txnlog import TopicPartition
 from txnlog.read import json_records
 from txnlog.read.json_columns import json_lists, json_objects, json_texts, most_json_bytes
 from txnlog.read.schema import SCAN_SCHEMA
+from txnlog.schema import TopicSchema
 from txnlog.storage.base import Storage
 from txnlog.store import attach
 
@@ -214,6 +215,33 @@ def test_columns_with_names_of_others_show_in_the_value_alone(
         ) as consumer:
             found = [(one.topic, one.partition, one.offset, one.value) for one in consumer]
         assert found == [("t", 1, n, value) for n, value in enumerate(values)]
+
+
+@pytest.mark.parametrize("record_format", ["parquet", "columns"])
+def test_a_filter_makes_the_json_of_few_records_at_a_time(
+    memory_storage: Storage, monkeypatch: pytest.MonkeyPatch, record_format: str
+) -> None:
+    """And of a row group only of those that are read."""
+    store = attach(memory_storage, create=True)
+    columns = pa.schema([("n", pa.int32())])
+    store.topics.create("t", schema=columns, config={"record.format": record_format})
+    with store.producer() as producer:
+        producer.send_batch("t", pa.table({"n": pa.array(range(1000), pa.int32())}))
+    store.topics.alter("t", schema=columns.append(pa.field("new", pa.string())))
+    monkeypatch.setattr(json_records, "_MOST_BYTES", 4000)
+    made: list[int] = []
+    original = json_records.json_values
+
+    def count(records: pa.RecordBatch, schema: TopicSchema) -> pa.Array:
+        made.append(records.num_rows)
+        return original(records, schema)
+
+    monkeypatch.setattr("txnlog.read.scanned_ranges.json_values", count)
+    kept = pc.match_substring(pc.field("value"), "77,")
+    scan = store.snapshot("t").scan("t", {0: 300}, {0: 700}, ["offset"], as_json=True, filter=kept)
+    assert scan.to_arrow()["offset"].to_pylist() == [377, 477, 577, 677]
+    assert max(made) < 100
+    assert sum(made) == 400
 
 
 def test_a_record_that_deletes_has_no_value(memory_storage: Storage) -> None:

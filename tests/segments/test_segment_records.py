@@ -283,6 +283,9 @@ class Full:
 
     type = pa.dictionary(pa.int8(), pa.string())
 
+    def __len__(self) -> int:
+        return 1
+
     def cast(self, *_: object, **__: object) -> object:
         raise pa.ArrowMemoryError("malloc of size 64 failed")
 
@@ -296,7 +299,7 @@ def test_memory_that_is_short_is_no_fault_of_the_records() -> None:
     with pytest.raises(MemoryError):
         _normalize_binary("x", Full())
     with pytest.raises(MemoryError):
-        SchemaColumns(pa.schema([field]), pa.schema([field])).make(Full(), 1)
+        next(SchemaColumns(pa.schema([field]), pa.schema([field])).make(Full(), 1))
     bad = pa.DictionaryArray.from_arrays(pa.array([5], pa.int8()), pa.array(["a"]), safe=False)
     with pytest.raises(UnsupportedRecordFormat, match="cannot be made binary"):
         _normalize_binary("x", bad)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.support.segments.batch_damage import check_flipped_bits, decode_damaged
+from tests.support.segments.batch_damage import check_flipped_bits, decode, decode_damaged
 from tests.support.segments.segment_layout import resealed
 from tests.support.segments.segment_samples import file_of, numbered
 from txnlog.segments.batch_header import MAGIC_TYPED_COLUMNS
@@ -71,7 +71,7 @@ def test_columns_come_back_by_their_ids(codec: Compression, step_ms: int) -> Non
     records = typed(5, step_ms=step_ms)
     data = encode_batch(records, compression=codec)
     assert data[16] == MAGIC_TYPED_COLUMNS == 103
-    assert decode_batch(data, columns=STORED).records.equals(records)
+    assert decode(data, STORED).equals(records)
     assert decode_batch(data).records.to_pylist() == records.to_pylist()
     wanted = pa.schema(
         [
@@ -83,7 +83,7 @@ def test_columns_come_back_by_their_ids(codec: Compression, step_ms: int) -> Non
             *OWN.values(),
         ]
     )
-    found = decode_batch(data, columns=wanted).records
+    found = decode(data, wanted)
     assert found.schema.equals(wanted)
     assert found.to_pylist() == [
         {
@@ -98,7 +98,7 @@ def test_columns_come_back_by_their_ids(codec: Compression, step_ms: int) -> Non
         for row in records.to_pylist()
     ]
     only = pa.schema([wanted.field("late")])
-    assert decode_batch(data, columns=only).records.to_pylist() == [{"late": 9}] * 5
+    assert decode(data, only).to_pylist() == [{"late": 9}] * 5
 
 
 def test_schemas_that_differ_in_ids_or_defaults_are_told_apart() -> None:
@@ -109,7 +109,7 @@ def test_schemas_that_differ_in_ids_or_defaults_are_told_apart() -> None:
         (column(8, "x", pa.string(), default=b"one"), "one"),
         (column(8, "x", pa.string(), default=b"two"), "two"),
     ):
-        found = decode_batch(data, columns=pa.schema([field])).records
+        found = decode(data, pa.schema([field]))
         assert found.column("x").to_pylist() == [expected]
 
 
@@ -122,7 +122,7 @@ def test_offsets_with_gaps() -> None:
         decoded = decode_batch(data, columns=columns)
         assert decoded.offset_deltas is not None
         assert decoded.offset_deltas.tolist() == [0, 3, 4]
-    assert decode_batch(data, columns=STORED).records.equals(records)
+    assert decode(data, STORED).equals(records)
     again = records.append_column("_offset", pa.array([1, 2, 3]))
     with pytest.raises(UnsupportedRecordFormat, match="'_offset' is reserved"):
         encode_batch(again)
@@ -152,12 +152,12 @@ def test_lies_under_a_right_checksum() -> None:
         0, pa.field("offset_delta", pa.int32()), pa.array([1, None], pa.int32())
     )
     with pytest.raises(CorruptRecord, match=r"'offset_delta'.* has nulls"):
-        decode_batch(encode_batch(nulls), columns=pa.schema([OWN["_timestamp"], STORED.field(0)]))
+        decode(encode_batch(nulls), pa.schema([OWN["_timestamp"], STORED.field(0)]))
     other = pa.schema([column(2, "timestamp", pa.binary())])
     wrong = pa.schema([column(2, "timestamp", pa.list_(pa.int8()))])
-    assert decode_batch(encode_batch(records), columns=other).records.num_rows == 2
+    assert decode(encode_batch(records), other).num_rows == 2
     with pytest.raises(CorruptRecord, match="column 'timestamp' is string"):
-        decode_batch(encode_batch(records), columns=wrong)
+        decode(encode_batch(records), wrong)
     plain = bytearray(encode_batch(numbered(2)))
     with pytest.raises(CorruptRecord, match="no _timestamp column"):
         decode_batch(resealed(bytes(plain), {16: bytes([MAGIC_TYPED_COLUMNS])}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,13 @@ from txnlog.admin import topics
 from txnlog.columns.changes import evolve
 from txnlog.columns.checks import make_schema
 from txnlog.columns.layouts import file_layout, has_become
-from txnlog.errors import CorruptEntry, InvalidConfig, InvalidRecord, InvalidSchema
+from txnlog.errors import (
+    CorruptEntry,
+    InvalidConfig,
+    InvalidRecord,
+    InvalidSchema,
+    RecordTooLarge,
+)
 from txnlog.names import schema_version, segment_order
 from txnlog.read.dataset import make_dataset
 from txnlog.read.scanned_ranges import read_ranges
@@ -667,3 +674,48 @@ def test_deep_columns_change_at_their_bottom(store: Store) -> None:
     assert read(store) == [{"a": value}]
     with pytest.raises(InvalidSchema, match="more than 16 levels"):
         store.topics.alter("t", schema=pa.schema([("a", nest(pa.int32(), 16))]))
+
+
+@pytest.mark.parametrize("record_format", ["columns", "parquet"])
+def test_a_record_that_new_fields_make_too_large_is_not_damaged(
+    store: Store, monkeypatch: pytest.MonkeyPatch, record_format: str
+) -> None:
+    """Many are made a few at a time; nobody passes over one that takes too much alone."""
+    monkeypatch.setattr("txnlog.segments.schema_columns._MOST_MADE_BYTES", 1000)
+    monkeypatch.setattr("txnlog.segments.schema_columns._MOST_RECORD_BYTES", 2000)
+
+    def columns(*more: str) -> pa.Schema:
+        fields = [("x", pa.int8()), *((name, pa.decimal128(20)) for name in more)]
+        return pa.schema([("id", pa.int32()), ("points", pa.list_(pa.struct(fields)))])
+
+    def consume(topic: str) -> list[Any]:
+        with store.consumer(
+            topic, auto_offset_reset="earliest", stop_at_end=True, on_corrupt="skip"
+        ) as consumer:
+            return [one.value for one in consumer]
+
+    counts = {"fits": [1, 2, 100, 0, 3] * 20, "large": [1, 2, 130, 0, 3]}
+    for topic, sizes in counts.items():
+        store.topics.create(topic, schema=columns(), config={"record.format": record_format})
+        rows = [{"id": n, "points": [{"x": n}] * size} for n, size in enumerate(sizes)]
+        for _ in range(4):
+            send(store, pa.Table.from_pylist(rows, columns()), topic)
+        store.topics.alter(topic, schema=columns("y"))
+    wanted = [
+        {"id": n, "points": [{"x": n, "y": None}] * size} for n, size in enumerate(counts["fits"])
+    ] * 4
+    some = pc.field("id") != 7
+    assert store.scan("fits").to_arrow().to_pylist() == consume("fits") == wanted
+    kept = store.scan("fits", filter=some).to_arrow().to_pylist()
+    assert kept == [row for row in wanted if row["id"] != 7]
+    assert store.maintenance.merge("fits")
+    assert store.scan("fits").to_arrow().to_pylist() == wanted
+    for fails in (
+        store.scan("large").to_arrow,
+        store.scan("large", filter=some).to_arrow,
+        partial(consume, "large"),
+        partial(store.maintenance.merge, "large"),
+    ):
+        with pytest.raises(RecordTooLarge, match="ask for fewer columns"):
+            fails()
+    assert store.scan("large", columns=["id"]).to_arrow().num_rows == 20

@@ -12,6 +12,7 @@ from decimal import Decimal
 from itertools import count
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -34,7 +35,7 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.int8(): st.integers(-100, 100),
     pa.int32(): st.integers(-(1 << 31), (1 << 31) - 1),
     pa.int64(): st.integers(-(1 << 60), 1 << 60),
-    pa.float32(): st.sampled_from([0.0, -0.5, 1.25]),
+    pa.float32(): st.sampled_from([0.0, -0.5, 1.25, np.float32(0.1).item()]),
     pa.float64(): st.floats(allow_nan=False),
     pa.decimal128(5, 1): st.sampled_from([Decimal("1.5"), Decimal("-999.9")]),
     pa.decimal128(20, 1): st.sampled_from([Decimal("123456789012.5"), Decimal("0.1")]),
@@ -262,11 +263,28 @@ def check(snapshot: Snapshot, rows: list[dict[str, Any]], columns: list[Column])
             chosen = pc.field(one.name) == scalar
             if wanted is None:
                 chosen = pc.field(one.name).is_null()
-            some = found.to_table(filter=chosen).to_pylist()
-            assert some == [row for row in rows if row[one.name] == wanted]
+            kept = [row for row in rows if row[one.name] == wanted]
+            assert found.to_table(filter=chosen).to_pylist() == kept
+            assert snapshot.scan("t", filter=chosen).to_arrow().to_pylist() == kept
+            some = snapshot.scan("t", columns=["_offset"], filter=chosen)
+            assert some.to_arrow().num_rows == len(kept)
+    as_json: dict[str, Any] = {"columns": ["offset", "value"], "as_json": True}
+    values = snapshot.scan("t", **as_json).to_arrow()
+    for n, value in zip(*values.to_pydict().values(), strict=True):
+        chosen = (pc.field("offset") == n) & (pc.field("value") == value)
+        assert snapshot.scan("t", **as_json, filter=chosen).to_arrow().num_rows == 1
 
 
 def any_changes(data: st.DataObject) -> None:
+    """Also where columns that are not stored are made for a row at a time, or a few."""
+    with pytest.MonkeyPatch.context() as patched:
+        most_bytes = data.draw(st.sampled_from([1, 60, 1 << 26]))
+        patched.setattr("txnlog.segments.schema_columns._MOST_MADE_BYTES", most_bytes)
+        patched.setattr("txnlog.read.json_records._MOST_BYTES", 8 * most_bytes)
+        change_and_check(data)
+
+
+def change_and_check(data: st.DataObject) -> None:
     storage, clock = HeapStorage(), VirtualClock()
     store: Store = attach(storage, create=True, clock=clock)
     world = World([])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import pyarrow as pa
 
+from txnlog.read.json_records import json_pieces
 from txnlog.read.schema import ScanColumns
 from txnlog.segments.parquet.footer import RowGroup
 from txnlog.segments.parquet.open_segment import ParquetSegment
@@ -18,14 +20,15 @@ from txnlog.segments.schema_columns import Columns
 class FileChoice:
     """The rows of a Parquet file that a filter keeps, for ``read_chosen``.
 
-    ``assemble`` builds the columns that the filter needs from a batch of stored ones.
-    ``offset_shift`` is added to the file's offsets to get the topic's.
+    ``assemble`` builds the columns that the filter needs from a batch of stored ones. ``offsets``
+    are those that are read, and ``offset_shift`` is what is added to the file's to get them.
     """
 
     def __init__(
         self,
         columns: ScanColumns,
         partition: int,
+        offsets: range,
         offset_shift: int,
         assemble: Callable[[SegmentBatch], pa.RecordBatch],
     ) -> None:
@@ -33,6 +36,7 @@ class FileChoice:
         self._columns = columns.looked_at
         self._filter = columns.row_filter
         self._partition = partition
+        self._offsets = offsets
         self._offset_shift = offset_shift
         self._assemble = assemble
         self._stored = self._columns.stored
@@ -49,17 +53,29 @@ class FileChoice:
         return [group for group, matches in zip(groups, matching, strict=True) if matches]
 
     def rows(self, found: RowGroupRecords) -> pa.BooleanArray:
-        """Which of the rows the filter keeps. Raises InvalidOption if it fails."""
-        header = found.group.header
+        """Which of the rows the filter keeps, of those that are read.
+
+        Raises InvalidOption if it fails.
+        """
+        header, deltas = found.group.header, found.offset_deltas
+        rows = range(header.record_count) if found.rows is None else found.rows
         batch = SegmentBatch(
             header=header,
             position=found.group.position,
             records=found.records,
-            record_count=header.record_count,
-            first_offset=header.base_offset,
-            offset_deltas=found.offset_deltas,
+            record_count=len(rows),
+            first_offset=header.base_offset + (rows.start if deltas is None else int(deltas[0])),
+            offset_deltas=deltas,
         )
-        return self._filter.rows(self._assemble(batch))
+        ends = self._offsets.start - self._offset_shift, self._offsets.stop - self._offset_shift
+        start, stop = (int(row) for row in np.searchsorted(batch.offsets(), ends))
+        if start == stop:
+            return pa.repeat(False, len(rows))
+        inside = iter([batch.slice(start, stop - start)])
+        pieces = json_pieces(inside) if self._columns.as_json else inside
+        kept = [self._filter.rows(self._assemble(piece)) for piece in pieces]
+        outside = pa.repeat(False, start), pa.repeat(False, len(rows) - stop)
+        return pa.concat_arrays([outside[0], *kept, outside[1]])
 
     def _known(self, segment: ParquetSegment, group: RowGroup) -> dict[str, ValueRange]:
         header = group.header

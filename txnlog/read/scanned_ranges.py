@@ -77,9 +77,10 @@ def _read_filtered(
     def wanted(part: SegmentRange) -> RowSelection:
         if not part.paths.is_parquet:
             return RowSelection(reading.stored)
-        shift = part.segment.offset_shift
+        offsets, shift = range(part.start_offset, part.stop_offset), part.segment.offset_shift
         looked_at = partial(assemble_looked_at, part)
-        return RowSelection(columns.stored, FileChoice(columns, part.partition, shift, looked_at))
+        choice = FileChoice(columns, part.partition, offsets, shift, looked_at)
+        return RowSelection(columns.stored, choice)
 
     with closing(read_stored(storage, parts, None, wanted, ahead_bytes)) as reads:
         for part, stored in reads:

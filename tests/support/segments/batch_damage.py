@@ -9,9 +9,17 @@ import pyarrow as pa
 import pytest
 
 from tests.support.segments.segment_layout import resealed
+from tests.support.segments.segment_samples import file_of
 from txnlog.segments.batches import decode_batch
 from txnlog.segments.errors import CorruptRecord
+from txnlog.segments.reader import read_segment
 from txnlog.segments.schema_columns import Columns
+
+
+def decode(data: bytes, columns: Columns = None) -> pa.RecordBatch:
+    """The records of one batch, with these columns."""
+    [batch] = read_segment(file_of(data), columns=columns)
+    return batch.records
 
 
 def check_flipped_bits(data: bytes, columns: Columns = None) -> None:
@@ -39,6 +47,6 @@ def decode_damaged(data: bytes, times: int, columns: Columns = None) -> Iterator
         size = int(rng.integers(1, 4))
         broken = resealed(data, {start: rng.bytes(min(size, len(data) - start))})
         try:
-            yield decode_batch(broken, columns=columns).records
+            yield decode(broken, columns)
         except CorruptRecord:
             continue
