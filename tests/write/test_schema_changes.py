@@ -719,3 +719,27 @@ def test_a_record_that_new_fields_make_too_large_is_not_damaged(
         with pytest.raises(RecordTooLarge, match="ask for fewer columns"):
             fails()
     assert store.scan("large", columns=["id"]).to_arrow().num_rows == 20
+
+
+@pytest.mark.parametrize("default", [0.1, -0.0, 1e-40, 3e38, 16777217.0, float("inf")])
+def test_a_default_stays_the_same_number_when_its_column_is_wider(
+    store: Store, default: float
+) -> None:
+    """Of rows that were written without it, merged or not before, and of those sent with it."""
+    columns = pa.schema([("id", pa.int32())])
+    store.topics.create("t", schema=columns)
+    for number in range(4):
+        send(store, pa.table({"id": pa.array([number], pa.int32())}))
+    for name in "ab":
+        columns = columns.append(pa.field(name, pa.float32()))
+        store.topics.alter("t", schema=columns, defaults={name: default})
+        send(store, pa.table({"id": pa.array([4], pa.int32())}))
+        assert store.maintenance.merge("t") or name == "b"
+    known = store.scan("t", columns=["a", "b"]).to_arrow().to_pylist()
+    assert len({repr(row) for row in known}) == 1
+    wider = pa.schema([("id", pa.int32()), ("a", pa.float64()), ("b", pa.float64())])
+    store.topics.alter("t", schema=wider)
+    send(store, pa.table({"id": pa.array([5], pa.int32())}))
+    found = store.scan("t", columns=["a", "b"]).to_arrow().to_pylist()
+    assert [repr(row) for row in found] == [repr(known[0])] * 7
+    assert repr(store.snapshot(["t"]).dataset("t").to_table(["a", "b"]).to_pylist()) == repr(found)

@@ -211,7 +211,7 @@ class _Change:
                 f"column {where!r} exists already, and older records are read with the default "
                 "that it has, which cannot change"
             )
-        return pa.field(after.name, kind, nullable, one.field.metadata)
+        return pa.field(after.name, kind, nullable, _metadata(one.field, kind))
 
     def _changed_type(self, before: pa.Field, after: pa.Field, where: str) -> Any:  # noqa: ANN401
         """The type of a field that stays; None: its values do not fit the new type."""
@@ -286,6 +286,20 @@ def _default_text(field: pa.Field) -> bytes | None:
 
     text: bytes | None = field.metadata.get(DEFAULT)
     return text
+
+
+def _metadata(field: pa.Field, kind: pa.DataType) -> dict[bytes, bytes]:
+    """Of a field that gets a wider type: its default stays the same number.
+
+    The text of a float is the shortest that means it, and means another as a double.
+    """
+    from txnlog.segments.schema_columns import DEFAULT, default_as_text, default_of
+
+    metadata: dict[bytes, bytes] = field.metadata
+    default = default_of(field)
+    if default is None or field.type == kind:
+        return metadata
+    return {**metadata, DEFAULT: default_as_text(default.cast(kind))}
 
 
 def _has_default(field: pa.Field) -> bool:
