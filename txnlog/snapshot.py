@@ -164,6 +164,7 @@ class Snapshot:
 
         Raises:
             UnknownTopicOrPartition: the snapshot does not have it.
+            InvalidOption: a column has a name that Arrow's datasets give to one of their own.
         """
         from txnlog.read.dataset import make_dataset
 

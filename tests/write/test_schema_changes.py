@@ -24,6 +24,7 @@ from txnlog.columns.layouts import file_layout, has_become
 from txnlog.errors import (
     CorruptEntry,
     InvalidConfig,
+    InvalidOption,
     InvalidRecord,
     InvalidSchema,
     RecordTooLarge,
@@ -743,3 +744,21 @@ def test_a_default_stays_the_same_number_when_its_column_is_wider(
     found = store.scan("t", columns=["a", "b"]).to_arrow().to_pylist()
     assert [repr(row) for row in found] == [repr(known[0])] * 7
     assert repr(store.snapshot(["t"]).dataset("t").to_table(["a", "b"]).to_pylist()) == repr(found)
+
+
+@pytest.mark.parametrize(
+    "name", ["__fragment_index", "__batch_index", "__last_in_fragment", "__filename"]
+)
+def test_a_column_called_as_one_of_arrows_is_in_scans_alone(store: Store, name: str) -> None:
+    """Arrow's datasets cannot have it; renamed it is in them."""
+    columns = pa.schema([("id", pa.int32()), (name, pa.int32())])
+    store.topics.create("t", schema=columns, config={"record.format": "parquet"})
+    rows = [{"id": n, name: n} for n in range(9)]
+    send(store, pa.Table.from_pylist(rows, columns))
+    scan = store.scan("t", filter=pc.field(name) > 6)
+    assert scan.to_arrow().to_pylist() == scan.to_duckdb().to_arrow_table().to_pylist() == rows[7:]
+    with pytest.raises(InvalidOption, match=rf"column '{name}' of their own.*rename"):
+        store.snapshot("t").dataset("t")
+    renamed = pa.schema([("id", pa.int32()), ("own", pa.int32())])
+    store.topics.alter("t", schema=renamed, rename={name: "own"})
+    assert [row["own"] for row in read(store)] == [*range(9)]

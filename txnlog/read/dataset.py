@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import groupby
 from operator import and_
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
 
 from txnlog.columns.layouts import FileLayout, file_layout
+from txnlog.errors import InvalidOption
 from txnlog.names import schema_version
 from txnlog.read.scanned_ranges import read_each
 from txnlog.read.schema import ScanColumns
@@ -28,15 +29,27 @@ from txnlog.schema import TopicSchema
 from txnlog.segments.schema_columns import children, default_of, id_of
 from txnlog.storage.base import Storage
 
+_ARROWS_OWN: Final = frozenset(
+    {"__fragment_index", "__batch_index", "__last_in_fragment", "__filename"}
+)
+"""The columns that every scanner of Arrow adds."""
+
 
 def make_dataset(
     storage: Storage, ranges: Sequence[SegmentRange], columns: ScanColumns
 ) -> dataset.Dataset:
     """The records of ranges in their order, with stored columns. Whole files are not read yet.
 
-    Raises CorruptRecord, and reading errors, for ranges that are not whole files.
+    Raises InvalidOption for a column with a name that Arrow's datasets give to one of their own;
+    CorruptRecord, and reading errors, for ranges that are not whole files.
     """
     schema = columns.schema
+    for name in schema.names:
+        if name in _ARROWS_OWN:
+            raise InvalidOption(
+                f"Arrow's datasets have a column {name!r} of their own, so there can be none of a "
+                "topic with a column of this name: use its scan, or rename the column"
+            )
     files = _Files(storage, columns.topic_schema)
     others = [part for part in ranges if not files.has(part)]
     read = read_each(storage, others, columns)
