@@ -18,6 +18,7 @@ from txnlog.admin.compaction import compact as compact_module
 from txnlog.admin.compaction.compact import Compaction, compact_topic
 from txnlog.admin.times import Times
 from txnlog.errors import CorruptRecord, InvalidOption, StorageError
+from txnlog.log.retired_segments import UploadCheck
 from txnlog.names import SegmentRef, TopicPartition
 from txnlog.read.pin import ROUNDS
 from txnlog.state.rewrites import Rewrite, resolve
@@ -456,6 +457,50 @@ def test_a_crash_at_any_request(
             break
     assert number > 10
     assert len(sizes) > 2  # some of it was done, and not all
+
+
+@pytest.mark.parametrize("turns", [2, 4])
+@pytest.mark.parametrize("trims", [False, True])
+def test_what_a_compaction_that_slept_has_replaced_is_there_again(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, turns: int, trims: bool
+) -> None:
+    """Vacuum took its segments for left behind. Where nothing was left before, nothing is."""
+    store = new_store(clock)
+    heap = store.storage
+    assert isinstance(heap, HeapStorage)
+    for turn in range(turns):
+        monkeypatch.setattr(compact_module, "DEFAULT_GROUP_BYTES", 1)
+        for n in range(6):
+            more = [(f"{word} {turn} {n}", "v") for word in ("seen", "stays")] if n % 2 else []
+            put(store, (f"k{n}", f"{turn}"), *more)
+        compact(store)
+        clock.time_ms += 8 * DAY_MS
+        another(store).maintain()
+    monkeypatch.setattr(compact_module, "DEFAULT_GROUP_BYTES", 1 << 30)
+    put(store, *((f"seen {turn} {n}", "new") for turn in range(turns) for n in (1, 3, 5)))
+    expected = read(store)
+    old = {path for path, _ in heap.list_all("topics/t/data")}
+    check = UploadCheck.after
+
+    def sleep(self: UploadCheck, entry: int | None) -> None:
+        if late := {path for path, _ in heap.list_all("topics/t/data")} - old:
+            monkeypatch.setattr(UploadCheck, "after", check)
+            heap.delete(late)
+            if trims:
+                store.topics.delete_records({TopicPartition("t", 0): expected[2].offset})
+            clock.time_ms += 14 * DAY_MS
+        check(self, entry)
+
+    monkeypatch.setattr(UploadCheck, "after", sleep)
+    with pytest.raises(StorageError, match="vacuum took for left behind"):
+        compact(another(store))
+    expected = expected[2:] if trims else expected
+    left = read(another(store))
+    assert newest(left) == newest(expected)
+    assert {*left} <= {*expected}
+    assert [one for one in another(store).examine() if one.state == "damage"] == []
+    compact(store)
+    assert read(another(store)) == newest(expected)
 
 
 def test_two_at_once(store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:

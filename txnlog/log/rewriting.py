@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -156,7 +156,7 @@ def _find(log: TopicLog, state: TopicState, read: Sequence[ReadRun]) -> list[Seg
         if tuple(segment.stored.name for segment in segments) != run.segments:
             return None
         places += [
-            _emptied(run.partition, segment)
+            _emptied(run.partition, segment.base_offset, segment.end_offset)
             if segment.entry in aborted
             else SegmentEntry(run.partition, segment.base_offset, segment.stored)
             for segment in segments
@@ -164,10 +164,9 @@ def _find(log: TopicLog, state: TopicState, read: Sequence[ReadRun]) -> list[Seg
     return places
 
 
-def _emptied(partition: int, segment: Segment) -> SegmentEntry:
-    """Says that no offset of an aborted segment has a record."""
-    special = RewrittenFile(segment.end_offset - segment.base_offset)
-    return SegmentEntry(partition, segment.base_offset, StoredSegment.emptied(special))
+def _emptied(partition: int, start: int, end: int) -> SegmentEntry:
+    """Says that no offset of [start, end) has a record."""
+    return SegmentEntry(partition, start, StoredSegment.emptied(RewrittenFile(end - start)))
 
 
 def _place_again(
@@ -207,7 +206,7 @@ def _place_again(
             ]
             is_needed = is_needed or not set(made).isdisjoint(found)
             if made and found == made:
-                places += _within(chosen, run, log_start)
+                places += _without_gaps(run, _within(chosen, run, log_start))
         return Rewritten(nonce, log.clock.now_ms(), tuple(places)) if places else None
 
     log.append(build)
@@ -223,6 +222,21 @@ def _within(places: Sequence[SegmentEntry], run: ReadRun, log_start: int) -> lis
         and run.start <= place.base_offset < run.end
         and place.end_offset > log_start
     ]
+
+
+def _without_gaps(run: ReadRun, places: Iterable[SegmentEntry]) -> Iterator[SegmentEntry]:
+    """The segments of a run, and that no record is left between them, nor of what was trimmed.
+
+    What replaces others covers them wholly, or both would be in force.
+    """
+    at = run.start
+    for place in places:
+        if at < place.base_offset:
+            yield _emptied(run.partition, at, place.base_offset)
+        yield place
+        at = place.end_offset
+    if at < run.end:
+        yield _emptied(run.partition, at, run.end)
 
 
 @dataclass(frozen=True, slots=True)
