@@ -33,6 +33,14 @@ def purge(store: Store) -> None:
     store.maintenance.purge("t", [{"key": b"k"}])
 
 
+def purge_again(store: Store) -> None:
+    """What is gone already, while the old files wait."""
+    if not store.topics.segments("t"):
+        append(store, b"stays")
+        purge(store)
+    store.maintenance.purge("t", [{"key": b"k"}])
+
+
 def abort(store: Store) -> None:
     begin_with(store, "x", b"v")
     store.transactions.abort("x", reason="a test")
@@ -63,7 +71,18 @@ def alter(store: Store) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [alter, make_again, delete_records, purge, abort, die, reset, delete_offsets, delete_group],
+    [
+        alter,
+        make_again,
+        delete_records,
+        purge,
+        purge_again,
+        abort,
+        die,
+        reset,
+        delete_offsets,
+        delete_group,
+    ],
 )
 def test_opening_costs_the_same_after_many(
     heap: HeapStorage,

@@ -127,12 +127,14 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
 def _put_purged(logs: Logs, topic: str, topic_id: str) -> None:
     """Old segments are not read from now on where a reader would ignore what has replaced them."""
     nonce = logs.clock.token()
+    log = logs.topic(topic)
 
     def build(state: TopicState) -> Purged:
         state.check_exists(topic, topic_id)
         return Purged(nonce, logs.clock.now_ms())
 
-    logs.topic(topic).append(build)
+    log.append(build)
+    logs.tidy([log])
 
 
 def _purge(topic: str, partition: int, runs: Sequence[_Run], *, dry_run: bool) -> Purge:

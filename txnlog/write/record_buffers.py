@@ -193,8 +193,8 @@ class RecordBuffers:
         for buffer in self._topics.values():
             buffer.flush_rows()
         handed, self._budget = self._topics, UploadBudget(self._settings.memory_bytes)
-        kept = handed.keys() - refused
-        self._topics = {name: handed[name].successor(self._budget) for name in kept}
+        kept = {name: buffer for name, buffer in handed.items() if name not in refused}
+        self._topics = {name: buffer.successor(self._budget) for name, buffer in kept.items()}
         return handed
 
     def forget(self, topic: str) -> None:
