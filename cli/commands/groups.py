@@ -448,8 +448,8 @@ def delete_groups(
         named = ", ".join(group.group_id for group in doomed)
         what = f"delete {named} with offsets in {count} partition{'s' * (count != 1)}"
         confirm(what, yes=yes)
-        for group in doomed:
-            opened.groups.delete(group.group_id)
+    for group in doomed:
+        opened.groups.delete(group.group_id, dry_run=dry_run)
     session.output.rows(SUMMARY, doomed)
     note_dry_run(dry_run)
 
@@ -477,12 +477,13 @@ def delete_offsets(
     doomed = [at for at in found.offsets if {at.topic, (at.topic, at.partition)} & {*chosen}]
     if not doomed:
         warn(f"group {group} has no offsets there: nothing was changed")
-    elif not dry_run:
-        where = ", ".join(f"{at.topic}:{at.partition}" for at in doomed)
-        what = f"delete the offsets of group {group} in {where}"
-        confirm(what, yes=yes)
+    else:
+        if not dry_run:
+            where = ", ".join(f"{at.topic}:{at.partition}" for at in doomed)
+            what = f"delete the offsets of group {group} in {where}"
+            confirm(what, yes=yes)
         # What was shown: none that came in while the user thought.
-        opened.groups.delete_offsets(group, [*map(_place, doomed)])
+        opened.groups.delete_offsets(group, [*map(_place, doomed)], dry_run=dry_run)
     session.output.rows(OFFSETS, doomed)
     note_dry_run(dry_run)
 

@@ -166,11 +166,20 @@ def test_the_partitions_of_a_reset(store: Store, clock: VirtualClock) -> None:
     assert [record.offset for record in consumer][:3] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("force", [False, True])
+CHANGES: dict[str, Callable[[Store, bool], object]] = {
+    "reset": lambda at, dry: at.groups.reset_offsets("g", to="latest", dry_run=dry),
+    "forced": lambda at, dry: at.groups.reset_offsets("g", to="latest", force=True, dry_run=dry),
+    "delete": lambda at, dry: at.groups.delete("g", dry_run=dry),
+    "of-a-topic": lambda at, dry: at.groups.delete_offsets("g", ["a"], dry_run=dry),
+    "unread": lambda at, dry: at.groups.delete_offsets("g", ["b"], dry_run=dry),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("members", [[], ["alive"], ["dead"], ["dead", "alive"]], ids="-".join)
 @pytest.mark.parametrize("is_held", [False, True], ids=["free", "held"])
-def test_a_dry_run_tells_what_a_reset_does(
-    clock: VirtualClock, members: list[str], *, force: bool, is_held: bool
+def test_a_dry_run_tells_what_the_change_does(
+    clock: VirtualClock, members: list[str], change: str, *, is_held: bool
 ) -> None:
     """Its result or its error: the dead count as gone, and a dry run writes nothing."""
     heap = HeapStorage()
@@ -188,8 +197,7 @@ def test_a_dry_run_tells_what_a_reset_does(
 
     def outcome(*, dry_run: bool) -> object:
         try:
-            other = elsewhere(heap, clock)
-            return other.groups.reset_offsets("g", to="latest", force=force, dry_run=dry_run)
+            return CHANGES[change](elsewhere(heap, clock), dry_run)
         except (ConcurrentTransactions, GroupNotEmpty) as error:
             return type(error)
 
@@ -197,10 +205,10 @@ def test_a_dry_run_tells_what_a_reset_does(
     planned = outcome(dry_run=True)
     assert {*heap.list_all("groups")} == before
     assert outcome(dry_run=False) == planned
-    expected: object = [OffsetReset("a", 0, 0, 0)]
-    if is_held:
+    expected: object = [OffsetReset("a", 0, 0, 0)] if change in ("reset", "forced") else None
+    if is_held and change != "unread":
         expected = ConcurrentTransactions
-    if "alive" in members and not force:
+    if "alive" in members and change not in ("forced", "unread"):
         expected = GroupNotEmpty
     assert planned == expected
 

@@ -204,21 +204,30 @@ class GroupAdmin:
         return [*plan.resets]
 
     @writes
-    def delete(self, group_id: str) -> None:
+    def delete(self, group_id: str, *, dry_run: bool = False) -> None:
         """Delete all offsets of a group, as if it had never read anything.
+
+        With ``dry_run`` it only raises what the deletion would.
 
         Raises:
             GroupIdNotFound: it has no offsets.
             GroupNotEmpty: it has members.
             ConcurrentTransactions: an undecided transaction is about to move one of them.
         """
-        self._logs.fresh_group(group_id).delete()
+        log = self._logs.fresh_group(group_id)
+        if dry_run:
+            log.check_deletion()
+        else:
+            log.delete()
 
     @writes
-    def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition | str]) -> None:
+    def delete_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition | str], *, dry_run: bool = False
+    ) -> None:
         """Delete a group's offsets of single partitions, or of all partitions of a topic.
 
-        Partitions for which it has no offset are skipped, also if their topic is gone.
+        Partitions for which it has no offset are skipped, also if their topic is gone. With
+        ``dry_run`` it only raises what the deletion would.
 
         Raises:
             GroupIdNotFound: it has no offsets at all.
@@ -235,7 +244,10 @@ class GroupAdmin:
                 doomed |= {where for where in known if where.topic == item}
             else:
                 doomed.add(TopicPartition(*item))
-        log.delete(sorted(doomed & known))
+        if dry_run:
+            log.check_deletion(sorted(doomed & known))
+        else:
+            log.delete(sorted(doomed & known))
 
     @writes
     def remove_members(

@@ -205,6 +205,15 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         self.checkpoint_if_due()
         return removed
 
+    def check_deletion(self, partitions: Sequence[TopicPartition] | None = None) -> None:
+        """Raise what :meth:`delete` would, as far as the log was read; writes nothing.
+
+        Members are taken for dead as :meth:`check_commit` does.
+        """
+        with self.lock:
+            dead = {silence.member_id for silence in self._find_dead_members(self.clock.now_ms())}
+            self.state.check_deletion(self.name, partitions, dead)
+
     def delete(self, partitions: Sequence[TopicPartition] | None = None) -> None:
         """End the group's offsets: those of these partitions, or (None) all of them.
 

@@ -8,7 +8,7 @@ remembers its entry, and an older one never replaces it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -302,17 +302,22 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
         }
 
     def check_deletion(
-        self, group_id: str, partitions: Sequence[TopicPartition] | None = None
+        self,
+        group_id: str,
+        partitions: Sequence[TopicPartition] | None = None,
+        dead: Collection[str] = (),
     ) -> None:
         """Raise unless the offsets of these partitions (None: all) may be deleted (invariant G2).
+
+        The members with the ids ``dead`` do not count.
 
         Raises:
             GroupIdNotFound: the group has no offsets.
             GroupNotEmpty: it has members, which read these partitions.
             ConcurrentTransactions: an undecided transaction is about to move one of them.
         """
-        members = self.membership.members
-        read = {topic for held in members.values() for topic in held.member.topics}
+        members = [held.member for id_, held in self.membership.members.items() if id_ not in dead]
+        read = {topic for member in members for topic in member.topics}
         if members and (partitions is None or read & {where.topic for where in partitions}):
             raise GroupNotEmpty(
                 f"offsets of group {group_id!r} cannot be deleted: it has {len(members)} live "
