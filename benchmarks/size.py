@@ -1,9 +1,11 @@
 """A topic of 200 partitions on S3 as it grows, beside Parquet and Delta in the same run.
 
-    python benchmarks/size.py JARS --gigabytes 1 10 --commits 100000
+    python benchmarks/size.py JARS --gigabytes 1 10
+    python benchmarks/size.py --commits 100000
 
 Each gigabyte of keys and values comes in five writes of Spark, which make 2,000 segments. JARS is
-the folder that beside_s3.py takes. The server is versitygw without any delay, on this machine.
+the folder that beside_s3.py takes; commits need no Spark. The server is versitygw without any
+delay, on this machine.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,9 @@ _ROWS = 10**9 // ROW_BYTES // WRITES_OF_A_GIGABYTE
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("jars", type=Path)
+    parser.add_argument("jars", type=Path, nargs="?")
     parser.add_argument("--gigabytes", type=int, nargs="+", default=[1, 10])
-    parser.add_argument("--commits", type=int, default=100_000)
+    parser.add_argument("--commits", type=int, default=0)
     given = parser.parse_args()
     sys.path.append(str(HERE.parent))
     from tests.stores.servers import versitygw
@@ -53,18 +54,21 @@ def main() -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with tempfile.TemporaryDirectory() as name, versitygw.run(Path(name)) as server:
         options = dict(server.options)
-        spark = session(given.jars, options)
-        register(spark)
-        print("\n".join([*describe_machine(), f"- Spark {spark.version}", ""]))
         store = txnlog.open("s3://test/store", create=True, storage_options=options)
-        rows = Path(name) / "rows"
-        write_parquet(rows, _ROWS, files=2)
-        sized = _Sized(spark, store, options, spark.read.parquet(str(rows)), given.jars)
-        for line in chain(
-            sized.grow(sorted(given.gigabytes)), [""], _commits(store, given.commits)
-        ):
-            print(line, flush=True)
-        spark.stop()
+        print("\n".join([*describe_machine(), ""]), flush=True)
+        if given.jars is not None:
+            spark = session(given.jars, options)
+            register(spark)
+            print(f"- Spark {spark.version}\n", flush=True)
+            rows = Path(name) / "rows"
+            write_parquet(rows, _ROWS, files=2)
+            sized = _Sized(spark, store, options, spark.read.parquet(str(rows)), given.jars)
+            for line in sized.grow(sorted(given.gigabytes)):
+                print(line, flush=True)
+            spark.stop()
+        if given.commits:
+            for line in _commits(store, given.commits):
+                print(line, flush=True)
 
 
 class _Sized:
