@@ -22,7 +22,7 @@ from txnlog.errors import (
 from txnlog.log.retired_segments import UploadCheck
 from txnlog.results import FileDeletion, MaintenanceFailure, Merge
 from txnlog.scan import Scan
-from txnlog.state.rewrites import Rewrite, still_of_use
+from txnlog.state.rewrites import Rewrite, records_in, still_of_use, untrimmed
 from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
@@ -333,6 +333,45 @@ def test_what_later_rewrites_stand_for_together_is_left_out() -> None:
     purges = [rewrite(2, 0, 50, 1), rewrite(4, 0, 20, 2), rewrite(4, 20, 50, 2)]
     others = [rewrite(n, 0, 50) for n in (1, 3, 5, 6)]
     assert still_of_use([*others, *purges], [0], 1 << 62) == [*purges[1:], others[-1]]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_each_offset_is_held_once_however_often_it_was_rewritten_and_trimmed(seed: int) -> None:
+    """Runs of whole segments become others, which end elsewhere; then their beginning is deleted.
+
+    What holds an offset is known from a list of all of them.
+    """
+    chance = random.Random(seed)
+
+    def segments(entry: int, start: int, end: int, *, is_appended: bool = False) -> list[Segment]:
+        most = chance.randint(0, 4)
+        ends = sorted({start, *(chance.randint(start, end) for _ in range(most)), end})
+        made = []
+        for low, high in itertools.pairwise(ends):
+            special = None if is_appended else RewrittenFile(high - low)
+            stored = StoredSegment(f"{entry}-{low}", high - low, 1, 0, 0, rewritten=special)
+            made.append(Segment.of(entry, SegmentEntry(0, low, stored)))
+        return made
+
+    end = chance.randint(1, 60)
+    appended = segments(0, 0, end, is_appended=True)
+    held, start, rewrites = [*appended], 0, list[Rewrite]()
+    for entry in range(1, chance.randint(2, 12)):
+        first = chance.randrange(len(held))
+        last = chance.randrange(first, len(held)) + 1
+        new = segments(entry, held[first].base_offset, held[last - 1].end_offset)
+        held[first:last] = new
+        rewrites += [Rewrite(entry, 0, segment) for segment in new]
+        if chance.random() < 0.4:
+            start = chance.randint(start, end - 1)
+        held = [segment for segment in held if segment.end_offset > start]
+        if chance.random() < 0.5:
+            since = chance.randint(0, entry)
+            rewrites = still_of_use(rewrites, [start], since)
+        else:
+            rewrites = untrimmed(rewrites, [start])
+        assert records_in(appended, rewrites, start, end) == held
+    assert {one.segment for one in still_of_use(rewrites, [start], 1 << 62)} <= {*held}
 
 
 def test_nothing_undecided_or_aborted_is_merged(store: Store) -> None:

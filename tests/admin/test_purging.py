@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.support.admin.compacted_topics import compact
+from tests.support.log.settling import settle_early
 from tests.support.steps import another, begin
 from txnlog import TopicPartition
 from txnlog.admin import purge_topic
@@ -51,11 +52,12 @@ def heap() -> HeapStorage:
     return HeapStorage()
 
 
-def put(store: Store, *keys: str) -> None:
-    """A record of each key, in one entry; its value has the key in it."""
+def put(store: Store, *keys: str, width: int = 0) -> None:
+    """A record of each key, in one entry; its value has the key in it, and ``width`` bytes."""
     with store.producer() as producer:
         for number, key in enumerate(keys):
-            producer.send("t", f"said by {key}, {number}", key, headers=[("of", key.encode())])
+            value = f"said by {key}, {number}".ljust(width)
+            producer.send("t", value, key, headers=[("of", key.encode())])
 
 
 def rows(store: Store, **options: Any) -> list[dict[str, Any]]:
@@ -210,7 +212,7 @@ def _happen(store: Store, chance: random.Random, clock: VirtualClock, history: s
     keys = chance.choices(KEYS, k=chance.randrange(1, 6))
     match history:
         case "write":
-            put(store, *keys)
+            put(store, *keys, width=chance.choice([0, 500]))
         case "commit" | "abort":
             producer = begin(store)
             for key in keys:
@@ -236,6 +238,8 @@ def _happen(store: Store, chance: random.Random, clock: VirtualClock, history: s
                     store.topics.delete_records(at)
         case "purge":
             purge(store, chance.choice(KEYS[:2]))
+        case "resize":  # then what was one segment is rewritten as several, or several as one
+            store.topics.alter("t", config={"segment.bytes": chance.choice([1 << 10, 1 << 20])})
         case "maintain":
             clock.time_ms += chance.choice([0, 8 * DAY_MS])
             store.maintain()
@@ -247,7 +251,9 @@ def _newest(store: Store) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: row["key"])
 
 
-HISTORIES = ("write", "commit", "abort", "delete", "compact", "merge", "trim", "purge", "maintain")
+SELDOM = ("delete", "compact", "merge", "trim", "purge", "resize", "maintain")
+HISTORIES = {"write": 6, "commit": 3, "abort": 2, **dict.fromkeys(SELDOM, 1)}
+"""What may happen, and how often."""
 
 
 @pytest.mark.parametrize("record_format", FORMATS)
@@ -264,7 +270,7 @@ def test_after_any_history(clock: VirtualClock, record_format: str, seeds: range
             heap, clock, chance.choice([1, 3]), record_format=record_format, cleanup_policy=policy
         )
         for _ in range(chance.randrange(3, 25)):
-            happens = chance.choices(HISTORIES, weights=[6, 3, 2, 1, 1, 1, 1, 1, 1])[0]
+            happens = chance.choices([*HISTORIES], weights=[*HISTORIES.values()])[0]
             _happen(chance.choice([store, another(store)]), chance, clock, happens)
         before = rows(store)
         newest = _newest(store)
@@ -280,6 +286,36 @@ def test_after_any_history(clock: VirtualClock, record_format: str, seeds: range
         if policy == "delete":
             assert rows(store) == [row for row in before if row not in gone], seed
         assert not sum(part.record_count for part in purge(store, PERSON).partitions), seed
+
+
+@pytest.mark.parametrize("is_settled", [False, True], ids=["head", "settled"])
+@pytest.mark.parametrize("how", ["compact", "purge"])
+def test_a_part_of_what_took_a_segments_place_is_trimmed(
+    heap: HeapStorage,
+    clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    *,
+    is_settled: bool,
+) -> None:
+    """One merged segment is rewritten as several: it stays replaced when the first of them goes."""
+    if is_settled:
+        settle_early(monkeypatch)
+    policy = "compact,delete" if how == "compact" else "delete"
+    store = new_store(heap, clock, cleanup_policy=policy, min_cleanable_dirty_ratio=0)
+    keys = [f"k{number}" for number in range(20)]
+    for key in keys:
+        put(store, key, width=500)
+    store.maintenance.merge("t")
+    store.topics.alter("t", config={"segment.bytes": 2000})
+    purge(store, keys[-1]) if how == "purge" else store.maintenance.compact("t")
+    left = rows(store)
+    assert len([*store.topics.segments("t")]) > 3
+    for start in range(3, 20, 3):
+        store.topics.delete_records({TopicPartition("t", 0): start})
+        assert rows(another(store)) == [row for row in left if row["offset"] >= start]
+    clean_up(store, clock)
+    assert rows(store) == [row for row in left if row["offset"] >= 18]
 
 
 def test_what_is_not_decided_is_said(heap: HeapStorage, clock: VirtualClock) -> None:

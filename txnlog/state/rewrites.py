@@ -144,12 +144,12 @@ def first_ignored(
 def resolve(rewrites: Iterable[Rewrite]) -> list[Rewrite]:
     """The rewrites of one partition that are in force, in the order of offsets.
 
-    A later one replaces those that it covers. Each covers another wholly or not at all, as it is
-    made of whole segments.
+    A later one replaces those that it overlaps. Together those of an entry cover another wholly or
+    not at all, as they are made of whole segments; the first of them may have been trimmed.
     """
     held: list[Rewrite] = []
     for rewrite in sorted(rewrites, key=lambda rewrite: rewrite.entry):
-        first = bisect_left(held, rewrite.start, key=lambda known: known.start)
+        first = bisect_right(held, rewrite.start, key=lambda known: known.end)
         last = bisect_left(held, rewrite.end, key=lambda known: known.start)
         held[first:last] = [rewrite]
     return held
@@ -255,11 +255,12 @@ def still_of_use(
     for rewrite in reversed(in_order):
         is_purge = rewrite.segment.is_purge
         spans = (purged if is_purge else replaced)[rewrite.partition]
-        if not _covers(spans, rewrite.start, rewrite.end):
+        start = max(rewrite.start, starts[rewrite.partition])  # what lies below may have been trimmed
+        if not _covers(spans, start, rewrite.end):
             kept.append(rewrite)
             if rewrite.at_ms < since_ms:
                 for ended in (replaced, purged) if is_purge else (replaced,):
-                    _cover(ended[rewrite.partition], rewrite.start, rewrite.end)
+                    _cover(ended[rewrite.partition], start, rewrite.end)
     return kept[::-1]
 
 
