@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from txnlog.admin.merge_topic import choose_runs
-from txnlog.state.segment import KafkaFile, Segment, SegmentEntry, StoredSegment
+from txnlog.state.segment import KafkaFile, RewrittenFile, Segment, SegmentEntry, StoredSegment
 
 
 def segment(
@@ -86,3 +86,19 @@ def test_what_is_not_merged_parts_runs() -> None:
     aborted = segment(4, 1, entry=7)
     assert chosen([*plain[:4], aborted, *plain[5:]], hidden=frozenset({7})) == [(0, 4), (5, 4)]
     assert chosen([*plain[:4], *plain[5:]]) == [(0, 4), (5, 4)]
+
+
+def test_what_a_purge_has_emptied_parts_no_run() -> None:
+    """Only that: of what compaction has emptied it knows up to where it has judged."""
+    plain = side_by_side(*[1] * 9)
+    for special, runs in (
+        (RewrittenFile(1, purged_from=0), [(0, 7)]),
+        (RewrittenFile(1, purged_from=0, is_compacted=True), [(0, 4)]),
+        (RewrittenFile(1), [(0, 4)]),
+    ):
+        emptied = [
+            Segment.of(9, SegmentEntry(0, base, StoredSegment.emptied(special))) for base in (4, 5)
+        ]
+        left = [*plain[:4], *plain[6:]]
+        found = choose_runs(left, frozenset(), 10_000, FOR_EVER_MS, emptied)
+        assert [(run[0].base_offset, len(run)) for run in found] == runs

@@ -24,6 +24,7 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
 )
 from txnlog.results import PurgeReport
+from txnlog.state.rewrites import resolve
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
@@ -444,6 +445,24 @@ def test_retention_bounds_what_becomes_one(
     else:
         assert max(s.max_timestamp_ms - s.min_timestamp_ms for s in segments) <= DAY_MS // 8
     assert [row["offset"] for row in rows(store)] == [*range(0, 96, 2)]
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_segments_of_which_nothing_is_left_keep_no_others_apart(
+    heap: HeapStorage, clock: VirtualClock, policy: str
+) -> None:
+    """What is rewritten next covers their offsets, too: by merging or by compaction."""
+    store = new_store(heap, clock, cleanup_policy=policy, retention_ms=-1)
+    for number in range(60):
+        put(store, f"k{number}")
+        put(store, PERSON)
+    purge(store, PERSON)
+    before = rows(store)
+    another(store).maintain()
+    assert rows(another(store)) == before
+    assert len(another(store).topics.segments("t")) <= 2
+    state = another(store).logs.fresh_topic("t").whole_segments()
+    assert len(resolve(state.partitions[0].rewrites)) <= 3
 
 
 @pytest.mark.parametrize("record_format", FORMATS)

@@ -125,6 +125,7 @@ def _plan(view: TopicView) -> list[_MergeTask]:
             segments[: bisect_right(segments, spans[partition][1], key=attrgetter("end_offset"))],
             placed.hidden_entries,
             *limits,
+            placed.emptied.get(partition, ()),
         )
     ]
 
@@ -144,6 +145,7 @@ def choose_runs(
     hidden_entries: frozenset[int],
     most_bytes: int,
     most_ms: int,
+    emptied: Sequence[Segment] = (),
 ) -> list[list[Segment]]:
     """Which segments of a partition to merge: runs of adjacent ones.
 
@@ -155,7 +157,11 @@ def choose_runs(
         hidden_entries: the aborted ones.
         most_bytes: the largest size of a run.
         most_ms: the longest time between its records.
+        emptied: in order, what stands for offsets without records. Those of which a purge has left
+            nothing part no run; of others compaction knows more than that.
     """
+    purged = (one for one in emptied if one.is_purge and not _stays(one))
+    before = {one.end_offset: one.base_offset for one in purged}
     # Of a hundred thousand segments each attribute counts: one loop, without an object for a run.
     runs: list[list[Segment]] = []
     first = 0
@@ -170,13 +176,16 @@ def choose_runs(
             joined_bytes = size_bytes + segment.stored.size_bytes
             joined_least_ms = min(low_ms, least_ms)
             joined_newest_ms = max(high_ms, newest_ms)
+            start = segment.base_offset
+            while start > end and start in before:
+                start = before[start]
             if (
-                segment.base_offset == end
+                start == end
                 and joined_bytes <= most_bytes
                 and joined_newest_ms - joined_least_ms <= most_ms
             ):
                 size_bytes, least_ms, newest_ms = joined_bytes, joined_least_ms, joined_newest_ms
-                end += segment.stored.offset_count
+                end = segment.base_offset + segment.stored.offset_count
                 continue
             runs += _worth_it(segments[first:at])
             first = at
@@ -231,7 +240,9 @@ class _MergeTask:
 
     def run(self, storage: Storage, clock: Clock) -> Iterator[list[Replacement]]:
         """Read and upload, in bounded memory; yields one list."""
-        is_dense = all(segment.stored.is_dense for segment in self.segments)
+        is_dense = all(segment.stored.is_dense for segment in self.segments) and all(
+            one.end_offset == other.base_offset for one, other in pairwise(self.segments)
+        )
         yield (self._write if is_dense else self._write_with_gaps)(storage, clock)
 
     def _write(self, storage: Storage, clock: Clock) -> list[Replacement]:

@@ -15,7 +15,7 @@ from txnlog.log.manifests import Manifests
 from txnlog.state.manifest import ManifestList, ManifestRef, Settled
 from txnlog.state.rewrites import (
     Rewrite,
-    emptied_spans,
+    emptied_segments,
     first_ignored,
     held_segments,
     not_rewritten,
@@ -52,14 +52,14 @@ class PartitionHead:
 class PlacedRecords:
     """Segments by partition, in order, and which of the settled entries among them were aborted.
 
-    ``rows`` are segments that were asked for as rows of manifests, instead. ``emptied`` are the
-    offsets, in order, of which a compaction has left nothing: [start, end) of each such rewrite.
+    ``rows`` are segments that were asked for as rows of manifests, instead. ``emptied`` are, in
+    order, those without records, which say that nothing is left of their offsets.
     """
 
     segments: dict[int, list[Segment]] = field(default_factory=dict)
     aborted: frozenset[int] = frozenset()
     rows: list[ManifestTable] = field(default_factory=list)
-    emptied: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    emptied: dict[int, list[Segment]] = field(default_factory=dict)
 
 
 def find_records(
@@ -152,7 +152,7 @@ def find_records(
         if rewritten:
             segments += rewritten
             segments.sort(key=lambda segment: segment.base_offset)
-        if emptied := emptied_spans(held[number], start, end):
+        if emptied := emptied_segments(held[number], start, end):
             placed.emptied[number] = emptied
     return placed
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.snapshot_token import SnapshotToken
 from txnlog.read.time_travel import added_since, pinned_offsets
-from txnlog.read.topic_view import PartitionView, TopicView
+from txnlog.read.topic_view import PartitionView, PlacedSegments, TopicView
 from txnlog.state.segment import Segment
 
 
@@ -98,10 +99,17 @@ def _as_written(
     spans = {n: (start, ends[n]) for n, start in starts.items() if start < ends[n]}
     for end in dict.fromkeys((view.compactions_end, _least(view.compactions_end, entry), 0)):
         view = replace(view, compactions_end=end)
-        placed = view.placed(spans).segments
-        if end == 0 or all(_is_whole(placed[n], *span) for n, span in spans.items()):
+        placed = view.placed(spans)
+        if end == 0 or all(_is_whole(_covering(placed, n), *of) for n, of in spans.items()):
             break
     return view.ranges({n: s for n, (s, _) in spans.items()}, {n: e for n, (_, e) in spans.items()})
+
+
+def _covering(placed: PlacedSegments, partition: int) -> Sequence[Segment]:
+    """A partition's segments, and those of which a purge has left nothing: that shows to nobody."""
+    purged = [one for one in placed.emptied.get(partition, ()) if one.is_purge]
+    segments = placed.segments[partition]
+    return sorted((*segments, *purged), key=attrgetter("base_offset")) if purged else segments
 
 
 def _is_whole(segments: Sequence[Segment], start: int, end: int) -> bool:

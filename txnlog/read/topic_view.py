@@ -55,7 +55,7 @@ class PlacedSegments:
 
     segments: Mapping[int, Sequence[Segment]]
     hidden_entries: frozenset[int]
-    emptied: Mapping[int, Sequence[tuple[int, int]]]
+    emptied: Mapping[int, Sequence[Segment]]
 
 
 @dataclass(frozen=True, slots=True)

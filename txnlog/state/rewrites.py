@@ -205,15 +205,10 @@ def held_segments(held: Sequence[Rewrite], start: int, end: int) -> list[Segment
     return [segment for segment in found if not segment.stored.is_empty]
 
 
-def emptied_spans(held: Sequence[Rewrite], start: int, end: int) -> list[tuple[int, int]]:
-    """What the results of :func:`resolve` say that compaction has left nothing of: [start, end)."""
-    return [
-        (rewrite.start, rewrite.end)
-        for rewrite in within(held, start, end)
-        if rewrite.segment.stored.is_empty
-        and rewrite.is_compaction_since(0)
-        and rewrite.start < rewrite.end
-    ]
+def emptied_segments(held: Sequence[Rewrite], start: int, end: int) -> list[Segment]:
+    """Those of :func:`resolve` that say that no record of their offsets is left."""
+    found = (rewrite.segment for rewrite in within(held, start, end))
+    return [one for one in found if one.stored.is_empty and one.base_offset < one.end_offset]
 
 
 def untrimmed(rewrites: Iterable[Rewrite], starts: Sequence[int]) -> list[Rewrite]:
@@ -255,7 +250,8 @@ def still_of_use(
     for rewrite in reversed(in_order):
         is_purge = rewrite.segment.is_purge
         spans = (purged if is_purge else replaced)[rewrite.partition]
-        start = max(rewrite.start, starts[rewrite.partition])  # what lies below may have been trimmed
+        # What covers the offsets below may have been trimmed.
+        start = max(rewrite.start, starts[rewrite.partition])
         if not _covers(spans, start, rewrite.end):
             kept.append(rewrite)
             if rewrite.at_ms < since_ms:

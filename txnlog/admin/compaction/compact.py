@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from txnlog.admin.compaction.cleanable import Cleanable, SegmentFacts, find_cleanable
@@ -106,8 +106,18 @@ def compact_topic(
         cleanable = find_cleanable(facts, config, stable_offset=stable_offset, now_ms=now_ms)
         if cleanable.is_worth_while(least_ratio):
             chosen = tuple(segments[: cleanable.clean + cleanable.dirty])
+            judged_end = _judged_end(chosen, placed.emptied.get(partition, ()))
             tasks.append(
-                _CleanTask(spec, partition, chosen, tuple(sources), cleanable, now_ms, memory_bytes)
+                _CleanTask(
+                    spec,
+                    partition,
+                    chosen,
+                    tuple(sources),
+                    cleanable,
+                    judged_end,
+                    now_ms,
+                    memory_bytes,
+                )
             )
     if dry_run:
         yield from (task.describe() for task in tasks)
@@ -130,11 +140,19 @@ def _with_newest(
     return facts if newest_ms is None else replace(facts, max_timestamp_ms=newest_ms)
 
 
+def _judged_end(segments: Sequence[Segment], emptied: Iterable[Segment]) -> int:
+    """The offset after all records that were considered for these segments, now or before."""
+    end = segments[-1].end_offset
+    before = (*segments, *(one for one in emptied if one.end_offset <= end))
+    return max([end, *(r.judged_end for one in before if (r := one.stored.rewritten))])
+
+
 @dataclass(frozen=True, slots=True)
 class _CleanTask:
     """A partition to compact: ``segments`` are its clean and its dirty part.
 
-    ``now_ms`` is the time by the earliest clock.
+    ``judged_end`` is the offset after all records that are considered; those that superseded
+    earlier removed ones may lie beyond the segments. ``now_ms`` is the time by the earliest clock.
     """
 
     spec: TopicSpec
@@ -142,17 +160,9 @@ class _CleanTask:
     segments: tuple[Segment, ...]
     sources: tuple[SourceSegment, ...]
     cleanable: Cleanable
+    judged_end: int
     now_ms: int
     memory_bytes: int
-
-    @property
-    def judged_end(self) -> int:
-        """The offset after all records that are considered.
-
-        Records that superseded earlier removed ones may lie beyond it.
-        """
-        known = (r.judged_end for s in self.segments if (r := s.stored.rewritten))
-        return max(self.segments[-1].end_offset, *known, 0)
 
     @property
     def made_type(self) -> type[CompactedGroup]:
@@ -211,7 +221,7 @@ def _sources_of(view: TopicView, partition: int, placed: PlacedSegments) -> list
     Those of hidden entries were aborted: they have no records to read.
     """
     log_start = view.partitions[partition].log_start_offset
-    emptied = {end: start for start, end in placed.emptied.get(partition, ())}
+    emptied = {one.end_offset: one.base_offset for one in placed.emptied.get(partition, ())}
 
     def start_of(offset: int) -> int:
         """Where the offsets begin that were emptied, up to this one."""
