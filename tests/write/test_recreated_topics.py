@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pytest
 
-from tests.support.steps import another
+from tests.support.steps import another, begin, upload, values
 from txnlog import Producer, Store
 from txnlog.config import AcksValue
 from txnlog.errors import UnknownTopicOrPartition
@@ -93,3 +95,78 @@ def test_without_acks_what_follows_refused_records_is_written(store: Store) -> N
     producer.close()
     found = another(store).scan("t").to_arrow().column("value").to_pylist()
     assert found == [b"2", b"3"]
+
+
+def name_a_new_partition(store: Store, producer: Producer, clock: VirtualClock) -> None:
+    recreate(store)
+    producer.send("t", b"new", partition=4)
+
+
+def wait_until_metadata_is_old(store: Store, producer: Producer, clock: VirtualClock) -> None:
+    recreate(store)
+    clock.time_ms += int(METADATA_MAX_AGE_S * 1000) + 1
+    producer.send("t", b"new")
+
+
+def flush_to_an_altered_topic(store: Store, producer: Producer, clock: VirtualClock) -> None:
+    """Its metadata is forgotten then."""
+    store.topics.alter("t", partitions=3)
+    producer.send("t", b"old too")
+    producer.flush()
+    recreate(store)
+    producer.send("t", b"new")
+
+
+def flush_to_many_topics(store: Store, producer: Producer, clock: VirtualClock) -> None:
+    """Old metadata of those with nothing to write is forgotten then."""
+    recreate(store)
+    clock.time_ms += int(METADATA_MAX_AGE_S * 1000) + 1
+    producer._records._forget_idle()
+    assert "t" not in producer._records._topics
+    producer.send("t", b"new")
+
+
+def recreate(store: Store) -> None:
+    store.topics.delete("t")
+    store.topics.create("t", partitions=5)
+
+
+@pytest.mark.store(topics={"t": 2, "other": 1}, on="heap")
+@pytest.mark.parametrize(
+    "go_on",
+    [
+        name_a_new_partition,
+        wait_until_metadata_is_old,
+        flush_to_an_altered_topic,
+        flush_to_many_topics,
+    ],
+)
+def test_a_transaction_does_not_go_on_in_the_new_topic(
+    store: Store, clock: VirtualClock, go_on: Callable[[Store, Producer, VirtualClock], None]
+) -> None:
+    """What it had written to the old one is gone: it is aborted as a whole; the next is not."""
+    producer = begin(store, timeout_ms=900_000)
+    for topic in ("t", "other"):
+        producer.send(topic, b"old")
+    producer.flush()
+    go_on(store, producer, clock)
+    with pytest.raises(UnknownTopicOrPartition, match="'t' was deleted and recreated since"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert [values(another(store), topic) for topic in ("t", "other")] == [[], []]
+    write(producer, b"new", 4, transactional=True)
+    assert values(another(store)) == [b"new"]
+
+
+@pytest.mark.store(topics={"t": 2}, on="heap")
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_uploads_for_two_topics_of_a_name_are_not_placed_together(
+    store: Store, newest_first: bool
+) -> None:
+    """A job's tasks may have looked at the topic at different times."""
+    uploaded = upload(store, b"old")
+    recreate(store)
+    uploaded += upload(store, b"new")
+    with pytest.raises(UnknownTopicOrPartition, match="'t' was deleted and recreated since"):
+        store.logs.topic("t").place(uploaded[::-1] if newest_first else uploaded)
+    assert values(another(store)) == []

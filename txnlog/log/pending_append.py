@@ -46,6 +46,8 @@ class PendingAppend:
         self._topic = manifests.topic
         self._clock = clock
         self._segments = segments
+        # Those of a job whose tasks looked at different times may be of different topics.
+        self._topic_ids = {segment.topic_id for segment in segments}
         self._transaction = transaction
         self._writer = writer
         self._first_entry = first_entry
@@ -71,7 +73,8 @@ class PendingAppend:
 
         Raises what ``TopicLog.place`` does.
         """
-        state.check_exists(self._topic, self._segments[0].topic_id)
+        for topic_id in self._topic_ids:
+            state.check_exists(self._topic, topic_id)
         state.check_partitions(self._topic, self._counts)
         placed = self._placed_in(state)
         if self._expired is not None and not placed:

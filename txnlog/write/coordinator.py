@@ -28,6 +28,7 @@ from txnlog.errors import (
     ProducerFenced,
     StorageError,
     TxnlogError,
+    UnknownTopicOrPartition,
 )
 from txnlog.log.open_logs import SKEW_MS, Logs
 from txnlog.log.transaction_log import Head
@@ -99,6 +100,8 @@ class Coordinator:
         self._head: Head | None = None
         self._since = logs.transactions.now()
         self._entries: list[EntryRef] = []
+        self._topic_ids: dict[str, str] = {}
+        """By name, the topics to which this transaction has appended, or tried to."""
         self._decision: _Decision | None = None
         self._lost_begin: Head | None = None
         self._tried = _Tried()
@@ -264,6 +267,8 @@ class Coordinator:
             InvalidTxnState: it is open for longer than any may be, though nobody has ended it.
             CommitFailed, ConcurrentTransactions, GroupNotEmpty: the group's offsets cannot be
                 moved.
+            UnknownTopicOrPartition: a topic is not there (any more), or is another one than that
+                to which the transaction has appended before.
             TxnlogError: anything else that leaves only abort.
         """
         offsets, committers = offsets or {}, committers or {}
@@ -271,6 +276,7 @@ class Coordinator:
         groups = {name: self._logs.group(name) for name in offsets}
         if not topics and not groups:
             return {}
+        self._check_same_topics(segments)
         self._check_age()
         joined = self.state.open and {*topics} <= {*self.state.topics}
         joined = joined and {*groups} <= {*self.state.groups}
@@ -350,6 +356,22 @@ class Coordinator:
                 nonce=self._logs.clock.token(),
             )
         )
+
+    def _check_same_topics(self, segments: Segments) -> None:
+        """Raise UnknownTopicOrPartition for a topic that was recreated since an earlier append.
+
+        What went to the one before was deleted with it: the new one would hold the rest alone.
+        """
+        if not self.state.open:
+            self._topic_ids = {}
+        for name, uploaded in segments.items():
+            topic_id = uploaded[0].topic_id
+            if self._topic_ids.setdefault(name, topic_id) != topic_id:
+                raise UnknownTopicOrPartition(
+                    f"topic {name!r} was deleted and recreated since {self.state.ref} has written "
+                    "to it: what it wrote there is gone, and nothing was written to the new topic; "
+                    "abort the transaction, and begin it again"
+                )
 
     def _check_age(self) -> None:
         """Readers look for a transaction's appends no further apart than the longest timeout."""
