@@ -16,6 +16,7 @@ import msgspec
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
 from txnlog.read.isolation import check_isolation_level
+from txnlog.read.pin import PinnedTopics
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.snapshot_token import SnapshotToken
 from txnlog.read.topic_view import EARLIEST, LATEST
@@ -90,6 +91,8 @@ def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
     group = _read_group(store, options.group_id) if options.group_id else None
     subscribed = options.subscription.resolve(store)
     snapshot = _take(store, list(subscribed), options)
+    if not options.fail_on_data_loss:
+        snapshot = _without_deleted(store, snapshot)
     wanted = wanted_partitions(snapshot, subscribed)
     topic_ids = {topic: snapshot.view(topic).topic_id for topic in snapshot.topics}
     committed = committed_offsets(group, wanted, topic_ids) if group else {}
@@ -143,6 +146,13 @@ def _take(store: Store, topics: Sequence[str], options: ReadOptions) -> Snapshot
         leave_out_missing=options.subscription.pattern is not None,
         at=options.at,
     )
+
+
+def _without_deleted(store: Store, snapshot: Snapshot) -> Snapshot:
+    """What is left of one, also for who looks up times: what was deleted since is not missed."""
+    left = {topic: snapshot.view(topic).without_deleted() for topic in snapshot.topics}
+    pinned = PinnedTopics(left, snapshot.consistency)
+    return Snapshot(store.storage, pinned, snapshot.isolation_level)
 
 
 def common_schema(schemas: Mapping[str, TopicSchema | None]) -> TopicSchema | None:

@@ -109,9 +109,6 @@ def span_of(
     start, stop = edges.get(start, start), edges.get(stop, stop)
     if options.fail_on_data_loss:
         _check_span(where, start, stop, begin, end)
-    else:
-        begin = max(begin, snapshot.view(where.topic).partitions[where.partition].deleted_below)
-        end = max(begin, end)
     start = min(max(start, begin), end)
     return range(start, max(start, min(stop, end)))
 

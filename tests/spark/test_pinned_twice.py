@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from tests.support.read.keyed_worlds import World, tuples
 from tests.support.tiers import more
 from txnlog.errors import UnknownTopicOrPartition
+from txnlog.names import TopicPartition
 from txnlog.read.scanned_ranges import read_ranges
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.spark import transaction
@@ -39,7 +40,7 @@ def rows_of(
     return [row for batch in read_ranges(store.storage, ranges, columns) for row in tuples(batch)]
 
 
-def pin(world: World) -> Pinned:
+def pin(world: World, given: dict[str, str] | None = None) -> Pinned:
     """At any level, all of it or a part: some records, or some of the ranges."""
     rng = world.rng
     options = {
@@ -47,6 +48,7 @@ def pin(world: World) -> Pinned:
         "subscribe": "t",
         "columns": ",".join(world.columns),
         "isolation.level": rng.choice(["read_committed", "snapshot", "snapshot"]),
+        **(given or {}),
     }
     if rng.random() < 0.2:
         options["maxRecords"] = str(rng.randrange(1, 20))
@@ -85,6 +87,59 @@ def test_what_was_pinned_is_found_again(seed: int, is_typed: bool) -> None:
         assert again.offsets == one.read.offsets
         assert again.schema == one.read.schema
         assert rows_of(other, again, one.options, again.ranges) == one.rows
+
+
+def trim_anywhere(world: World) -> None:
+    snapshot = world.store.snapshot("t")
+    ends = snapshot.end_offsets("t")
+    starts = snapshot.beginning_offsets("t")
+    before = {TopicPartition("t", p): world.rng.randint(starts[p], ends[p]) for p in ends}
+    world.store.topics.delete_records(before)
+
+
+@pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
+@pytest.mark.parametrize("seed", [*range(6), *more(range(6, 100))])
+def test_what_is_left_of_what_was_pinned_is_found(seed: int, is_typed: bool) -> None:
+    """With ``failOnDataLoss=false``, wherever the topic begins now: also behind a pinned end."""
+    rng = random.Random(seed)
+    world = World(rng, is_typed, stray_rate=rng.choice([0, 0.2]))
+    going_on = {"failOnDataLoss": "false"}
+    past: list[tuple[dict[str, str], list[tuple[Any, ...]]]] = []
+    for _ in range(rng.randrange(10, 30)):
+        world.step()
+        if rng.random() < 0.4:
+            one = pin(world, going_on)
+            past.append((one.options, one.rows))
+        if rng.random() < 0.4:
+            snapshot = world.store.snapshot("t")
+            options = {"path": "unused", "subscribe": "t", "columns": ",".join(world.columns)}
+            rows = tuples(snapshot.scan("t", columns=world.columns).to_arrow())
+            past.append((options | going_on | {"atToken": snapshot.token()}, rows))
+    if world.holder is not None:
+        world.holder.commit_transaction()
+    trim_anywhere(world)
+    starts = world.store.snapshot("t").beginning_offsets("t")
+    other = attach(world.store.storage, clock=world.clock)
+
+    def rows_by(options: dict[str, str]) -> list[tuple[object, ...]]:
+        read = pin_read(other, parse_read(options))
+        return rows_of(other, read, options, read.ranges)
+
+    for options, rows in past:
+        left = [row for row in rows if row[1] >= starts[row[0]]]
+        assert rows_by(options) == left
+        if "atToken" in options and rows:
+            time_ms = rng.choice(rows)[2]
+            later = [[row for row in left if row[0] == p and row[2] >= time_ms] for p in starts]
+            first = {p: rows[0][1] for p, rows in enumerate(later) if rows}
+            from_then = {"startingTimestamp": str(time_ms)}
+            from_then["startingOffsetsByTimestampStrategy"] = "latest"
+            assert rows_by(options | from_then) == [
+                row for row in left if row[0] in first and row[1] >= first[row[0]]
+            ]
+            assert rows_by(options | {"endingTimestamp": str(time_ms)}) == [
+                row for row in left if row[0] not in first or row[1] < first[row[0]]
+            ]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])

@@ -170,6 +170,19 @@ class TopicView:
         )
         return replace(self, partitions=partitions)
 
+    def without_deleted(self) -> TopicView:
+        """A view of the past that starts where records are left, at its end if none are."""
+        partitions = tuple(
+            replace(
+                part,
+                log_start_offset=max(
+                    part.log_start_offset, min(part.deleted_below, part.end_offset)
+                ),
+            )
+            for part in self.partitions
+        )
+        return replace(self, partitions=partitions)
+
     def placed(self, spans: Mapping[int, tuple[int, int]]) -> PlacedSegments:
         """The segments that hold the records at some offsets, those with hidden data too.
 
