@@ -534,6 +534,8 @@ class Consumer:
             located = self._positions.keys() >= {*partitions}
             if group is not None or self._group_id is None or located:
                 break
+        for where in partitions:
+            snapshot.check_partition(where)
         # A paused one stays where it is until it is resumed, even out of range.
         paused = self._paused & self._positions.keys()
         self._locate(snapshot, [where for where in partitions if where not in paused], group)
@@ -598,8 +600,6 @@ class Consumer:
         since can lie beyond the snapshot's end, where it would be taken for out of range.
         """
         views = {topic: snapshot.view(topic) for topic in {w.topic for w in partitions}}
-        for where in partitions:
-            views[where.topic].check_partition(where.partition)
         located = dict(self._positions)
         for where in partitions:
             topic_id = self._topic_ids[where.topic]
@@ -627,7 +627,9 @@ class Consumer:
                     f"{where} has no position yet: {group.held()[where]} of its former owner is "
                     "about to move it and is not decided yet; keep polling, and ask later"
                 )
-            self._locate(self._snapshot(), [where], group)
+            snapshot = self._snapshot()
+            snapshot.check_partition(where)
+            self._locate(snapshot, [where], group)
         return self._positions[where]
 
     def positions(self) -> dict[TopicPartition, int]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from tests.support.groups.alone import read_alone
 from tests.support.steps import another, begin
+from txnlog.consumer import Consumer
 from txnlog.errors import (
     CommitFailed,
     CorruptRecord,
@@ -59,6 +63,33 @@ def test_an_assigned_partition_that_is_gone_is_reported(store: Store) -> None:
     with pytest.raises(UnknownTopicOrPartition, match=r"no partition 2; it has 1.*assign again"):
         consumer.poll()
     consumer.assign([T0])
+    assert [record.value for record in consumer.poll()] == [b"new"]
+
+
+@pytest.mark.parametrize("call", [Consumer.poll, Consumer.poll_batches, next])
+@pytest.mark.parametrize("sought", [(), (T0,), (T2,), (T0, T2)], ids=str)
+@pytest.mark.parametrize("paused", [(), (T0,), (T2,), (T0, T2)], ids=str)
+@pytest.mark.parametrize("group_id", [None, "g"])
+def test_one_that_is_gone_is_reported_whatever_was_done_to_it(
+    store: Store,
+    group_id: str | None,
+    paused: tuple[TopicPartition, ...],
+    sought: tuple[TopicPartition, ...],
+    call: Callable[[Any], object],
+) -> None:
+    """Also where it is not read, and where it was given a position since; by each way to poll."""
+    consumer = store.consumer(group_id=group_id, auto_offset_reset="earliest")
+    consumer.assign([T0, T2])
+    consumer.pause(*paused)
+    assert consumer.poll() == []
+    make_anew(store, b"new")
+    for _ in range(3):
+        with pytest.raises(UnknownTopicOrPartition, match=r"no partition 2; it has 1.*assign aga"):
+            call(iter(consumer) if call is next else consumer)
+        for where in sought:
+            consumer.seek(where, 0)
+    consumer.assign([T0])
+    consumer.resume(T0)
     assert [record.value for record in consumer.poll()] == [b"new"]
 
 
