@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,8 +13,8 @@ import pytest
 from tests.support.steps import another, begin, upload, values
 from txnlog import Producer, Store
 from txnlog.config import AcksValue
-from txnlog.errors import UnknownTopicOrPartition
-from txnlog.testing import VirtualClock
+from txnlog.errors import InvalidRecord, UnknownTopicOrPartition
+from txnlog.testing import FaultyStorage, VirtualClock
 from txnlog.write.topic_buffer import METADATA_MAX_AGE_S
 
 pytestmark = pytest.mark.store(topics={}, on="heap")
@@ -97,9 +100,127 @@ def test_without_acks_what_follows_refused_records_is_written(store: Store) -> N
     assert found == [b"2", b"3"]
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A topic, and a record that topics of some other kinds refuse; as a row of a batch, too."""
+
+    config: dict[str, str]
+    record: dict[str, Any]
+    schema: pa.Schema | None = None
+    partitions: int = 1
+
+    def make(self, store: Store) -> None:
+        store.topics.create("t", config=self.config, schema=self.schema, partitions=self.partitions)
+
+    def send(self, producer: Producer, way: str) -> None:
+        if way == "send":
+            producer.send("t", **self.record)
+            return
+        row = {name.removesuffix("_ms"): value for name, value in self.record.items()}
+        producer.send_batch("t", [row if self.schema is None else row["value"]])
+
+
+KINDS = {
+    "plain": Kind({}, {"value": b"x"}),
+    "compacted": Kind({"cleanup.policy": "compact"}, {"value": b"x", "key": b"k"}),
+    "wide": Kind({}, {"value": b"x", "partition": 4}, partitions=5),
+    "small": Kind({"max.message.bytes": "100"}, {"value": b"x"}),
+    "large": Kind({}, {"value": b"x" * 1000}),
+    "punctual": Kind({"message.timestamp.before.max.ms": "1"}, {"value": b"x"}),
+    "late": Kind({}, {"value": b"x", "timestamp_ms": 1}),
+    "typed": Kind({}, {"value": {"a": -1}}, OLD),
+    "checked": Kind({"constraint.positive": "a > 0"}, {"value": {"a": 1}}, OLD),
+    "typed otherwise": Kind({}, {"value": {"b": "x"}}, NEW),
+}
+
+
+def in_both_ways(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str, str]]:
+    """With each way to send. A batch is measured when it is uploaded, and not sent again."""
+    return [
+        (old, new, way)
+        for (old, new), way in itertools.product(pairs, ("send", "send_batch"))
+        if (old, new, way) != ("small", "large", "send_batch")
+    ]
+
+
+@pytest.mark.parametrize(("old", "new", "way"), in_both_ways(itertools.product(KINDS, KINDS)))
+def test_no_record_is_refused_for_what_its_topic_was(
+    store: Store, old: str, new: str, way: str
+) -> None:
+    """At once, of whatever kind it was; only what was taken for the old one is lost by a flush."""
+    KINDS[old].make(store)
+    producer = store.producer()
+    KINDS[old].send(producer, way)
+    producer.flush()
+    store.topics.delete("t")
+    KINDS[new].make(store)
+    KINDS[new].send(producer, way)
+    try:
+        producer.flush()
+    except UnknownTopicOrPartition:
+        KINDS[new].send(producer, way)
+        producer.flush()
+    assert another(store).scan("t").record_count == 1
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize(
+    ("old", "new", "way"),
+    in_both_ways(
+        [
+            ("plain", "wide"),
+            ("compacted", "plain"),
+            ("small", "large"),
+            ("punctual", "late"),
+            ("checked", "typed"),
+        ]
+    ),
+)
+def test_no_record_is_refused_for_what_was_altered(
+    store: Store, old: str, new: str, waits: bool, way: str
+) -> None:
+    """At once, too; what waits for the same topic is written with it."""
+    KINDS[old].make(store)
+    producer = store.producer()
+    KINDS[old].send(producer, way)
+    if not waits:
+        producer.flush()
+    partitions = KINDS[new].partitions
+    config = dict.fromkeys(KINDS[old].config) | KINDS[new].config
+    store.topics.alter("t", config=config, partitions=partitions if partitions > 1 else None)
+    KINDS[new].send(producer, way)
+    producer.flush()
+    assert another(store).scan("t").record_count == 2
+
+
+def test_a_record_that_is_wrong_is_refused_as_before(store: Store) -> None:
+    """After one look at the topic, and by an error that says what is wrong with it."""
+    store.topics.create("t")
+    counting = FaultyStorage(store.storage)
+    producer = another(store, counting).producer()
+    producer.send("t", b"0")
+    counting.requests.clear()
+    with pytest.raises(InvalidRecord, match="must be bytes, a string or None"):
+        producer.send("t", 1)
+    assert counting.requests == ["list topics/t/log"]
+    producer.flush()
+    assert values(another(store)) == [b"0"]
+
+
 def name_a_new_partition(store: Store, producer: Producer, clock: VirtualClock) -> None:
     recreate(store)
     producer.send("t", b"new", partition=4)
+
+
+def name_one_in_a_column(store: Store, producer: Producer, clock: VirtualClock) -> None:
+    recreate(store)
+    producer.send_batch("t", [{"value": b"new", "partition": 4}])
+
+
+def send_a_row(store: Store, producer: Producer, clock: VirtualClock) -> None:
+    store.topics.delete("t")
+    store.topics.create("t", partitions=5, schema=pa.schema([("value", pa.binary())]))
+    producer.send("t", {"value": b"new"})
 
 
 def wait_until_metadata_is_old(store: Store, producer: Producer, clock: VirtualClock) -> None:
@@ -136,6 +257,8 @@ def recreate(store: Store) -> None:
     "go_on",
     [
         name_a_new_partition,
+        name_one_in_a_column,
+        send_a_row,
         wait_until_metadata_is_old,
         flush_to_an_altered_topic,
         flush_to_many_topics,
@@ -154,7 +277,8 @@ def test_a_transaction_does_not_go_on_in_the_new_topic(
         producer.commit_transaction()
     producer.abort_transaction()
     assert [values(another(store), topic) for topic in ("t", "other")] == [[], []]
-    write(producer, b"new", 4, transactional=True)
+    new = {"value": b"new"} if go_on is send_a_row else b"new"
+    write(producer, new, 4, transactional=True)
     assert values(another(store)) == [b"new"]
 
 

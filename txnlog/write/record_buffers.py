@@ -5,14 +5,14 @@ Used by a producer between its sends and its flush, and by a Spark transaction f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import Field
 from functools import partial
-from typing import Any, ClassVar, Final, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from txnlog.errors import InvalidRecord
+from txnlog.errors import InvalidRecord, RecordTooLarge
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import UploadedSegment
 from txnlog.segments.records import CONVERSION_ERRORS
@@ -22,7 +22,8 @@ from txnlog.write.segment_uploads import UploadBudget
 from txnlog.write.topic_buffer import BYTES_PER_BATCH, ROWS_PER_BATCH, TopicBuffer, WritesAs
 from txnlog.write.writer_settings import WriterSettings
 
-SentT = TypeVar("SentT")
+_REFUSALS: Final = (InvalidRecord, RecordTooLarge)
+"""What a topic refuses records with, by its schema, settings and partitions."""
 _KEPT_TOPICS = 100
 """So many topics are always known, and of more those with metadata that is not outdated."""
 _INSTEAD: Final = {
@@ -109,12 +110,14 @@ class RecordBuffers:
                 if len(rows.keys) >= ROWS_PER_BATCH or rows.size_bytes >= BYTES_PER_BATCH:
                     buffer.flush_rows()
                 return future
-        if buffer is None or partition is not None or buffer.outdated:
-            buffer = self._buffer_of(topic, partition)
-        if buffer.spec.schema is None:
+        if buffer is None or buffer.outdated:
+            buffer = self._buffer_of(topic)
+        try:
             return buffer.send(value, key, partition, timestamp_ms, headers)
-        sending = partial(buffer.send, value, key, partition, timestamp_ms, headers)
-        return self._send_by_newest_schema(buffer, sending)
+        except _REFUSALS:
+            if not self._has_changed(buffer):
+                raise
+        return buffer.send(value, key, partition, timestamp_ms, headers)
 
     def batches(self, topic: str) -> list[SentBatch]:
         """Those in segments that :meth:`finish` has returned, until :meth:`forget_batches`."""
@@ -126,34 +129,22 @@ class RecordBuffers:
 
     def send_batch(self, topic: str, batch: Batch, partition: int | None = None) -> None:
         """Take a whole batch. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
-        buffer = self._buffer_of(topic, partition)
+        buffer = self._buffer_of(topic)
         if isinstance(batch, list | tuple):
             sending = partial(buffer.send_rows, batch, partition)
         else:
             sending = partial(buffer.send_batches, _to_batches(batch), partition)
-        self._send_by_newest_schema(buffer, sending)
-
-    def _send_by_newest_schema(self, buffer: TopicBuffer, sending: Callable[[], SentT]) -> SentT:
-        """Retry a refused send if the topic's schema has changed since."""
         try:
-            return sending()
-        except InvalidRecord:  # none of it was taken
-            if buffer.spec.schema is None:
+            sending()
+        except _REFUSALS:
+            if not self._has_changed(buffer):
                 raise
-            spec = buffer.refresh_spec()
-            if spec.schema == buffer.spec.schema:
-                raise
-            buffer.change_spec(spec)
-            return sending()
+            sending()
 
-    def _buffer_of(self, topic: str, partition: int | None) -> TopicBuffer:
-        """The topic's buffer.
-
-        Its metadata is refreshed once in a while, and for a partition that it does not know.
-        """
-        waiting = self._settings.retries.waiting
+    def _buffer_of(self, topic: str) -> TopicBuffer:
+        """The topic's buffer. Its metadata is refreshed once in a while."""
         if topic not in self._topics:
-            with waiting(self._logs.storage):
+            with self._settings.retries.waiting(self._logs.storage):
                 spec = self._logs.topic_spec(topic)
             if len(self._topics) >= self._most:
                 self._forget_idle()
@@ -161,13 +152,25 @@ class RecordBuffers:
                 self._logs, spec, self._settings, self._budget, self._writes_as, self._flush
             )
         buffer = self._topics[topic]
-        unknown = isinstance(partition, int) and partition >= buffer.spec.partitions
-        if unknown or buffer.outdated:
-            with waiting(self._logs.storage):
-                spec = buffer.refresh_spec()
-            if spec != buffer.spec:
-                buffer.change_spec(spec)
+        if buffer.outdated:
+            self._refresh(buffer)
         return buffer
+
+    def _refresh(self, buffer: TopicBuffer) -> bool:
+        """Go on with the topic's newest metadata; returns False if that is what it had."""
+        with self._settings.retries.waiting(self._logs.storage):
+            spec = buffer.refresh_spec()
+        if spec == buffer.spec:
+            return False
+        buffer.change_spec(spec)
+        return True
+
+    def _has_changed(self, buffer: TopicBuffer) -> bool:
+        """Whether what was refused may be sent again: the topic is not as it was judged by.
+
+        It was altered, or recreated. Not if the refusal has lost any records.
+        """
+        return not buffer.lost and self._refresh(buffer)
 
     def _forget_idle(self) -> None:
         """Forget topics that nothing was sent to lately: a producer may meet any number of them."""
