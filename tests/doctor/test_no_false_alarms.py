@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from contextlib import suppress
 
@@ -139,6 +140,51 @@ def test_a_crash_is_no_damage(fault: Fault) -> None:
             found = examine(storage, with_contents=True)
             assert {finding.state for finding in found} <= {"note"}, (number, found)
             faulty.land()
+
+
+@pytest.mark.parametrize(
+    "way", ["deleted", "recreated", "trimmed", "merged", "compacted", "partly trimmed"]
+)
+def test_what_goes_while_it_is_looked_at_is_no_damage(way: str) -> None:
+    """Segments' files are deleted at any request, because their records were, or are elsewhere."""
+    clock, storage = VirtualClock(), HeapStorage()
+    storage.time_ms = clock.now_ms
+    config: dict[str, object] = {"file.delete.delay.ms": 0, "min.cleanable.dirty.ratio": 0}
+    if way == "compacted":
+        config["cleanup.policy"] = "compact"
+    store = attach(storage, create=True, clock=clock)
+    store.topics.create("a", config=config)
+    for _ in range(6):
+        with store.producer() as producer:
+            producer.send("a", "value", "key")
+    kept = storage.copy()
+
+    def act(storage: HeapStorage) -> None:
+        store = attach(storage, clock=VirtualClock(seed=3))
+        if way in ("deleted", "recreated"):
+            store.topics.delete("a")
+            if way == "recreated":
+                store.topics.create("a")
+            return
+        if "trimmed" in way:
+            store.topics.delete_records({TopicPartition("a", 0): 6 if way == "trimmed" else 4})
+        store.maintain("a")
+        store.maintain("a")
+
+    files = {name for name, _ in kept.list_all("topics/a/data")}
+
+    def look(at: int) -> bool:
+        """Whether there is such a request, before which it happens."""
+        storage = kept.copy()
+        looking = FaultyStorage(storage, {at: Fault.PAUSE}, on_wait=lambda _: act(storage))
+        other = attach(looking, clock=VirtualClock(seed=2))
+        found = [*other.examine(with_probe=False, with_contents=True)]
+        assert {finding.state for finding in found} <= {"ok", "note"}, found
+        happened = len(looking.requests) > at
+        assert happened == (not files <= {name for name, _ in storage.list_all("topics/a/data")})
+        return happened
+
+    assert len([*itertools.takewhile(look, itertools.count())]) > 12
 
 
 @pytest.mark.parametrize(

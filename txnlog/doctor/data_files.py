@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -161,15 +161,37 @@ class DataFileCheck:
             )
             yield Finding("data", self.topic, "note", detail, path=segment.paths.log)
 
-    def check_contents(self) -> Iterator[Finding]:
-        """Read every segment and index. Memory is that of a batch."""
+    def check_contents(
+        self, read_again: Callable[[], Sequence[SegmentDescription]]
+    ) -> Iterator[Finding]:
+        """Read every segment and index. Memory is that of a batch.
+
+        ``read_again`` reads which segments are placed now. It is called once if files are gone:
+        only with it can be told whether that is wrong.
+        """
+        gone: dict[str, list[Finding]] = {}
         for segment in self.placed:
+            path = segment.paths.log
             try:
-                yield from self._check_segment(segment)
+                found = [*self._check_segment(segment)]
                 self.orphans.read_failures.reset()
             except StorageError as error:
-                path = segment.paths.log
-                yield self.orphans.read_failures.add("data", self.topic, path, error)
+                found = [self.orphans.read_failures.add("data", self.topic, path, error)]
+            if found and self._is_gone(path):
+                gone.setdefault(path, []).extend(found)
+            else:
+                yield from found
+        known = _sizes(read_again()) if gone else {}
+        for path, found in gone.items():
+            if path in known:
+                yield from found
+
+    def _is_gone(self, path: str) -> bool:
+        """Whether a file is certainly not there."""
+        try:
+            return not self._is_there(path)
+        except StorageError:
+            return False
 
     def _check_segment(self, segment: SegmentDescription) -> Iterator[Finding]:
         path = segment.paths.log

@@ -39,6 +39,7 @@ from txnlog.errors import (
 )
 from txnlog.hooks import registered
 from txnlog.inspect.describe import describe_segments, describe_transaction
+from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.log.manifests import Manifests
 from txnlog.log.named_folders import impossible_folders, list_groups, list_topics
 from txnlog.log.open_logs import Logs
@@ -225,13 +226,18 @@ class Examination:
         for finding in files.check_sizes():
             damaged = True
             yield finding
-        log.refresh()
+
+        def read_again() -> list[SegmentDescription]:
+            log.refresh()
+            return describe_segments(log)
+
+        placed = read_again()
         replaced = rewritten_files(topic, log.whole_segments()) if files.unplaced else ()
-        for finding in files.check_listing(describe_segments(log), replaced):
+        for finding in files.check_listing(placed, replaced):
             damaged = damaged or finding.state in ("damage", "unreadable")
             yield finding
         yield from files.check_times(self.logs.clock.now_ms())
-        for finding in files.check_contents() if self.with_contents else ():
+        for finding in files.check_contents(read_again) if self.with_contents else ():
             damaged = True
             yield finding
         if not damaged:
