@@ -35,8 +35,8 @@ class Snapshot:
     its partitions are together: ``"instant"``, the state at one instant, unless others write all
     the while; then ``"causal"``, or ``"atomic"``, see docs/ISOLATION.md. It is atomic at level
     ``snapshot``, and at level ``read_committed`` unless transactions overlap for so long that no
-    such cut is fresh enough. Then it is ``"none"``: each partition shows what lies before its own
-    last stable offset, as in Kafka.
+    such cut is fresh enough, or can still be read. Then it is ``"none"``: each partition shows what
+    lies before its own last stable offset, as in Kafka.
     """
 
     def __init__(

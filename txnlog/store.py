@@ -285,8 +285,9 @@ class Store:
         """Pin several topics at one consistent cut: each transaction shows wholly or not at all.
 
         At 'read_committed' unless ``is_atomic`` of the snapshot is False: while transactions
-        overlap without a break, each partition may have to end at its own last stable offset. How
-        much more it is, usually the state at one instant, ``consistency`` says (docs/ISOLATION.md).
+        overlap without a break, or if compaction and a purge have passed the cut, each partition
+        may have to end at its own last stable offset. How much more it is, usually the state at one
+        instant, ``consistency`` says (docs/ISOLATION.md).
 
         Args:
             topics: their names.

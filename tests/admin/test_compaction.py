@@ -690,6 +690,42 @@ def test_a_cut_before_the_newer_record_shows_the_older_one(store: Store) -> None
     assert snapshot.scan("u").to_arrow()["value"].to_pylist() == [b"new"]
 
 
+@pytest.mark.parametrize("appends", [0, 200], ids=["newest", "settled"])
+@pytest.mark.parametrize("way", ["purged", "vacuumed", "neither"])
+def test_a_cut_before_the_newer_record_needs_the_older_one(
+    clock: VirtualClock, appends: int, way: str
+) -> None:
+    """Where it may be gone, or was purged, each topic shows as far as it shows alone."""
+    store = new_store(clock, {"file.delete.delay.ms": 0} if way == "vacuumed" else {})
+    store.topics.create("u")
+    put(store, ("a", "old"), ("person", "old"))
+    blocking = begin(store, "blocks")
+    blocking.send("u", b"open")
+    blocking.flush()
+    both = begin(store, "both")
+    both.send("t", b"new", key=b"a")
+    both.send("u", b"new")
+    both.commit_transaction()
+    compact(store)
+    if way == "purged":
+        store.maintenance.purge("t", [{"key": b"person"}])
+    elif way == "vacuumed":
+        store.maintain("t")
+    for _ in range(appends):
+        put(store, ("b", "later"))
+    settled = another(store).logs.fresh_topic("t").state.settled
+    assert (settled is not None) == bool(appends)
+    for one in (store, another(store)):
+        snapshot = one.snapshot(["t", "u"])
+        assert snapshot.is_atomic == (way == "neither")
+        assert snapshot.scan("u").to_arrow().num_rows == 0
+        alone = [record.value for record in read(one)]
+        found = snapshot.scan("t").to_arrow()["value"].to_pylist()
+        assert found == ([b"old", b"old"] if way == "neither" else alone)
+    blocking.abort_transaction()
+    assert store.snapshot(["t", "u"]).is_atomic
+
+
 def test_what_an_earlier_compaction_has_seen_is_remembered(
     store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

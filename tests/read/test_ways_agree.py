@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.read.keyed_worlds import World, read
+from tests.support.read.keyed_worlds import KEYS, World, newest, read
 from tests.support.read.ways import Follower, Ways
 from tests.support.tiers import more
 
@@ -45,7 +45,7 @@ def test_consumers_read_on_when_files_go_that_they_were_about_to_read(
     config = {"file.delete.delay.ms": "0", "retention.ms": "-1"}
     world.store.topics.alter("t", config=config)
     followers = [
-        Follower(world.store, "t", random.Random(seed), as_batches=as_batches)
+        Follower(world.store, "t", rng=random.Random(seed), as_batches=as_batches)
         for as_batches in (False, True)
     ]
     for _ in range(50):
@@ -55,5 +55,62 @@ def test_consumers_read_on_when_files_go_that_they_were_about_to_read(
         for follower in followers:
             for _ in range(rng.randrange(3)):
                 follower.poll()
+    for follower in followers:
+        follower.check()
+
+
+@pytest.mark.parametrize("seed", [*range(6), *more(range(6, 120))])
+@pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
+def test_topics_are_read_together_beside_a_long_transaction(seed: int, *, is_typed: bool) -> None:
+    """Whatever is compacted, purged or deleted of one behind that transaction in the other."""
+    rng = random.Random(seed)
+    world = World(rng, is_typed, stray_rate=rng.choice([0, 0.2]))
+    store = world.store
+    config = {"file.delete.delay.ms": rng.choice([0, 600_000]), "retention.ms": -1}
+    store.topics.alter("t", config=config)
+    store.topics.create("other")
+    followers = [
+        Follower(store, "t", "other", rng=random.Random(seed), as_batches=as_batches)
+        for as_batches in (False, True)
+    ]
+    holding, both = (store.producer(transactional_id=name) for name in ("holding", "both"))
+    for producer in (holding, both):
+        producer.init_transactions()
+
+    def hold() -> None:
+        holding.begin_transaction()
+        holding.send("other", b"open")
+        holding.flush()
+
+    hold()
+    for _ in range(50):
+        action = rng.random()
+        if action < 0.3:
+            both.begin_transaction()
+            both.send("other", b"both")
+            world.send(both)
+            both.commit_transaction()
+        elif action < 0.4:
+            name, n = key = rng.choice(KEYS)
+            purged = {"name": name, "n": n} if is_typed else {"key": f"{name}/{n}".encode()}
+            store.maintenance.purge("t", [purged])
+            world.visible = [record for record in world.visible if record.sent.key != key]
+        elif action < 0.6:
+            store.maintain("t")
+        elif action < 0.63:
+            holding.abort_transaction()
+            hold()
+        world.look()
+        world.step()
+        snapshot = store.snapshot(["t", "other"])
+        rows = read(snapshot.scan("t", columns=world.columns, latest=True))
+        if snapshot.is_atomic:
+            ends = snapshot.end_offsets("t")
+            shown = [one for one in world.visible if one.offset < ends[one.partition]]
+            assert rows == world.rows(newest(shown))
+        for follower in followers:
+            for _ in range(rng.randrange(3)):
+                follower.poll()
+    holding.abort_transaction()
     for follower in followers:
         follower.check()

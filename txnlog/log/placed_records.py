@@ -171,6 +171,58 @@ def _check_not_purged(topic: str, partition: int, first: int, purge_end: int) ->
         )
 
 
+def needs_old_segments(
+    manifests: Manifests,
+    settled: Settled | None,
+    topic_id: str | None,
+    heads: Mapping[int, PartitionHead],
+    view_ends: Mapping[int, int],
+    purge_end: int,
+    gone_ms: int,
+) -> bool:
+    """Whether a view ignores rewrites whose old segments may be gone, or have what was purged.
+
+    Args:
+        manifests: of the topic.
+        settled: where the settled ones are.
+        topic_id: of the topic that was read.
+        heads: the parts of these partitions that the state itself holds.
+        view_ends: by partition, where the view ends.
+        purge_end: the entry after the topic's last purge.
+        gone_ms: what was replaced until that time may be gone.
+
+    Raises:
+        UnknownTopicOrPartition: the topic was deleted since.
+        CorruptEntry: a manifest list, or the file of rewrites, is damaged.
+    """
+    known = {number: [*heads[number].rewrites] for number in view_ends}
+    back = {
+        number: (0, heads[number].first_offset)
+        for number, end in view_ends.items()
+        if end < heads[number].first_offset  # settled rewrites have seen nothing beyond
+    }
+
+    def look_back(listing: ManifestList) -> Sequence[Rewrite]:
+        assert settled is not None
+        return manifests.rewrites(listing, settled, back)
+
+    older = manifests.read(settled, topic_id, look_back) if back else None
+    for rewrite in older or ():
+        if rewrite.partition in back:
+            known[rewrite.partition].append(rewrite)
+    for number, end in view_ends.items():
+        first = first_ignored(known[number], end, ())
+        if first is not None and (
+            first < purge_end
+            or any(
+                rewrite.entry >= first and rewrite.start < end and rewrite.at_ms <= gone_ms
+                for rewrite in known[number]
+            )
+        ):
+            return True
+    return False
+
+
 def count_bytes(
     manifests: Manifests,
     settled: Settled | None,

@@ -37,6 +37,9 @@ def cut_views(
 ) -> CutViews | None:
     """The views cut so that each transaction shows whole or not at all; None if impossible.
 
+    It is also impossible where a cut lies before records for which compaction has left out older
+    ones, and the older ones were purged, or may be deleted.
+
     Args:
         logs: of the store.
         opened: the topics, read a second time.
@@ -74,6 +77,12 @@ def cut_views(
         topic: view.truncate({p: cut[TopicPartition(topic, p)] for p in view.end_offsets})
         for topic, view in views.items()
     }
+    # What is about to be deleted would be gone before it is read.
+    soon_ms = logs.clock.now_ms() + SKEW_MS
+    for topic, view in truncated.items():
+        shorter = [p for p, end in view.end_offsets.items() if end < views[topic].end_offsets[p]]
+        if view.needs_old_segments(shorter, soon_ms):
+            return None
     return CutViews(truncated, frozenset(cut_off))
 
 

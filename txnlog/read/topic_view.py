@@ -9,7 +9,7 @@ from typing import Literal
 from txnlog.config import TopicConfig, check_whole_number, is_whole_number
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.log.manifests import Manifests
-from txnlog.log.placed_records import PartitionHead, PlacedRecords, find_records
+from txnlog.log.placed_records import PartitionHead, PlacedRecords, find_records, needs_old_segments
 from txnlog.names import TopicPartition
 from txnlog.read.segment_ranges import SegmentRange, first_at_or_after
 from txnlog.schema import TopicSchema
@@ -227,6 +227,23 @@ class TopicView:
             self.compactions_end,
             self.purge_end,
             as_rows=as_rows,
+        )
+
+    def needs_old_segments(self, numbers: Iterable[int], now_ms: int) -> bool:
+        """Whether some partitions end before what a rewrite has seen, and nothing else is left.
+
+        Then what was replaced may be gone by now, or has records that were purged. Raises
+        UnknownTopicOrPartition, CorruptEntry.
+        """
+        ends = {number: self.partitions[number].end_offset for number in numbers}
+        return needs_old_segments(
+            self.manifests,
+            self.settled,
+            self.topic_id,
+            {number: self.partitions[number].head for number in ends},
+            ends,
+            self.purge_end,
+            now_ms - TopicConfig.of(self.config).file_delete_delay_ms,
         )
 
     def ranges(self, start: Mapping[int, int], end: Mapping[int, int]) -> list[SegmentRange]:

@@ -110,28 +110,28 @@ class World:
         actions += ["moment", "moment", "merge", "compact", "compact", "compact_partly", "trim"]
         action = self.rng.choice(actions)
         getattr(self, f"_{action}")()
-        self._look()
+        self.look()
         return action
 
     def _commit(self) -> None:
         producer = self._begin("writer")
-        self._send(producer)
+        self.send(producer)
         producer.commit_transaction()
 
     def _abort(self) -> None:
         producer = self._begin("writer")
-        self.aborted.update(self._send(producer))
+        self.aborted.update(self.send(producer))
         producer.flush()
         producer.abort_transaction()
 
     def _plain(self) -> None:
         with self.store.producer() as producer:
-            self._send(producer)
+            self.send(producer)
 
     def _hold(self) -> None:
         if self.holder is None:
             self.holder = self._begin("holder")
-        self.held += self._send(self.holder)
+        self.held += self.send(self.holder)
         self.holder.flush()
 
     def _release(self) -> None:
@@ -203,7 +203,7 @@ class World:
         producer.begin_transaction()
         return producer
 
-    def _send(self, producer: Producer) -> list[Sent]:
+    def send(self, producer: Producer) -> list[Sent]:
         """Some records, whose keys are mostly in one partition each, and whose times go back."""
         records = []
         for _ in range(self.rng.randrange(1, 9)):
@@ -243,7 +243,7 @@ class World:
             return ["_partition", "_offset", "_timestamp", "name", "n", "v", "_deleted"]
         return ["partition", "offset", "timestamp", "key", "value"]
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Take note of the records that show since the last time, before anything removes them."""
         snapshot = self.store.snapshot("t")
         ends = snapshot.end_offsets("t")

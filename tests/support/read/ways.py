@@ -147,33 +147,32 @@ class Ways:
 
 
 class Follower:
-    """A consumer that reads on while a topic lives, a little at a time."""
+    """A consumer that reads on while topics live, a little at a time."""
 
-    def __init__(self, store: Store, topic: str, rng: random.Random, *, as_batches: bool) -> None:
-        self.store, self.topic, self.rng, self.as_batches = store, topic, rng, as_batches
+    def __init__(self, store: Store, *topics: str, rng: random.Random, as_batches: bool) -> None:
+        self.store, self.topics, self.rng, self.as_batches = store, topics, rng, as_batches
         self.consumer = store.consumer(
-            topic,
+            *topics,
             auto_offset_reset="earliest",
             config=ConsumerConfig(fetch_max_bytes=1, metadata_max_age_ms=0),
         )
-        self.seen: set[tuple[int, int]] = set()
-        """Partitions and offsets."""
-        self.next: dict[int, int] = {}
+        self.seen: set[tuple[TopicPartition, int]] = set()
+        self.next: dict[TopicPartition, int] = {}
 
     def poll(self) -> int:
         """How many records there were; none comes twice, or before an earlier one."""
-        found: list[tuple[int, int]] = []
+        found: list[tuple[TopicPartition, int]] = []
         if self.as_batches:
             for where, batches in self.consumer.poll_batches().items():
                 for batch in batches:
                     name = "offset" if "offset" in batch.schema.names else "_offset"
-                    found += [(where.partition, offset) for offset in batch[name].to_pylist()]
+                    found += [(where, offset) for offset in batch[name].to_pylist()]
         else:
             records = self.consumer.poll(max_records=self.rng.randint(1, 5))
-            found = [(record.partition, record.offset) for record in records]
-        for partition, offset in found:
-            assert offset >= self.next.get(partition, 0)
-            self.next[partition] = offset + 1
+            found = [(TopicPartition(r.topic, r.partition), r.offset) for r in records]
+        for where, offset in found:
+            assert offset >= self.next.get(where, 0)
+            self.next[where] = offset + 1
         self.seen.update(found)
         return len(found)
 
@@ -181,8 +180,10 @@ class Follower:
         """Having read to the end it has had all that is there."""
         while self.poll():
             pass
-        names = ["partition", "offset"]
-        if self.store.topics.describe(self.topic).schema is not None:
-            names = [f"_{name}" for name in names]
-        left = tuples(self.store.scan(self.topic, columns=names).to_arrow())
-        assert self.seen >= {*left}
+        snapshot = self.store.snapshot(self.topics)
+        for topic in self.topics:
+            names = ["partition", "offset"]
+            if self.store.topics.describe(topic).schema is not None:
+                names = [f"_{name}" for name in names]
+            left = tuples(snapshot.scan(topic, columns=names).to_arrow())
+            assert self.seen >= {(TopicPartition(topic, number), at) for number, at in left}
