@@ -100,7 +100,7 @@ def test_a_round_shows_what_there_was(tmp_path: Path) -> None:
     assert standby.follow().logs == 0, "nothing has changed"
 
 
-def test_it_can_be_read_only(tmp_path: Path) -> None:
+def test_it_can_be_read_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store, standby, url = open_pair(tmp_path)
     store.topics.create("t")
     with pytest.raises(txnlog.errors.StoreNotFound):
@@ -112,6 +112,11 @@ def test_it_can_be_read_only(tmp_path: Path) -> None:
     assert not refused.value.retriable
     with pytest.raises(StorageError, match="read only"), copy.producer() as producer:
         producer.send("t", b"no")
+    caplog.clear()
+    for looked_at in (copy, txnlog.open(str(tmp_path / "store"), salvage=True)):
+        with pytest.raises(StorageError, match="read only"):
+            next(looked_at.examine())
+        assert not caplog.text, "nothing of a probe was left behind"
     with pytest.raises(InvalidOption, match="is not a standby"):
         Standby(store).reached()
     with pytest.raises(InvalidOption, match="is not a standby"):

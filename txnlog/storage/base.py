@@ -217,7 +217,7 @@ class Storage(ABC):
         """
 
     def check_writable(self) -> None:  # noqa: B027 - most can tell by a write alone
-        """Raise NotEnoughReplicas if it is known that nothing can be acknowledged now."""
+        """Raise if it is known that nothing can be put now: StorageError, NotEnoughReplicas."""
 
     def history(self) -> int:
         """The history of the logs that this process has begun with; data of another one is lost.

@@ -23,6 +23,9 @@ class ReadOnlyStorage(ForwardingStorage):
         error.retriable = False
         raise error
 
+    def check_writable(self) -> None:
+        self._refuse()
+
     def put_if_absent(self, name: str, data: bytes) -> bool:  # noqa: ARG002
         self._refuse()
 
@@ -55,3 +58,9 @@ class SalvagedStorage(ReadOnlyStorage):
 
     def why_read_only(self) -> str:
         return "it was opened with salvage=True, and can be read only"
+
+    def local_path(self, name: str) -> str | None:
+        return self.inner.local_path(name)
+
+    def open_file(self, name: str) -> int | None:
+        return self.inner.open_file(name)

@@ -112,8 +112,8 @@ class StandbyStorage(ReadOnlyStorage):
         return False
 
     def local_path(self, name: str) -> str | None:
-        at = self._at(name, self.standing(fresh=False)) if name else None
-        return self.inner.local_path(at) if at else None
+        at = self._at(name, self.standing(fresh=False)) if name else name
+        return None if at is None else self.inner.local_path(at)
 
     def open_file(self, name: str) -> int | None:
         return self._read(name, self.inner.open_file)
