@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import Catalog, load_catalog
 
@@ -85,6 +87,8 @@ def commit_some_of(store: Store) -> Producer:
 class Published(Protocol):
     """A table of a topic."""
 
+    store: Store
+
     def publish(self) -> TablePublication: ...
 
     def read(self, columns: list[str]) -> pa.Table:
@@ -103,11 +107,11 @@ class DeltaPublished:
     """By deltalake."""
 
     def __init__(self, store: Store, folder: Path, topic: str = "f") -> None:
-        self._store, self._topic = store, topic
+        self.store, self._topic = store, topic
         self.folder = folder / "del ta"
 
     def publish(self) -> TablePublication:
-        return self._store.tables.publish_delta(self._topic, str(self.folder))
+        return self.store.tables.publish_delta(self._topic, str(self.folder))
 
     @property
     def table(self) -> DeltaTable:
@@ -124,9 +128,9 @@ class IcebergPublished:
     """By pyiceberg, with a catalog in a file. It takes null lists of structs for empty ones."""
 
     def __init__(self, store: Store, folder: Path, topic: str = "f") -> None:
-        self._store, self._topic = store, topic
+        self.store, self._topic = store, topic
         self.folder = folder / "ware house"
-        self.folder.mkdir()
+        self.folder.mkdir(exist_ok=True)
 
     @property
     def catalog(self) -> Catalog:
@@ -134,7 +138,7 @@ class IcebergPublished:
         return load_catalog("default", uri=f"sqlite:///{place}", warehouse=f"file://{self.folder}")
 
     def publish(self) -> TablePublication:
-        return self._store.tables.publish_iceberg(self._topic, self.catalog, "sales.f")
+        return self.store.tables.publish_iceberg(self._topic, self.catalog, "sales.f")
 
     def read(self, columns: list[str]) -> pa.Table:
         names = ["_tombstone" if name == "_deleted" else name for name in columns]
@@ -154,3 +158,24 @@ def check_same(store: Store, table: Published, columns: list[str], topic: str = 
     found = found.cast(wanted.schema)
     assert sorted(map(repr, found.to_pylist())) == sorted(map(repr, wanted.to_pylist()))
     return len(found)
+
+
+def check_lost(
+    table: Published, before: TablePublication, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Assert that a table follows a store that has lost records of its partition 1.
+
+    It has the rows of c0 to c2, and ``before`` was published before it lost the others.
+    """
+    store = table.store
+    store.maintenance.purge("f", [{"carrier": "c1"}])
+    for number in range(20, 30):  # of one partition it has more again
+        with store.producer() as producer:
+            producer.send_batch("f", rows(number, number + 1), partition=0)
+    done = table.publish()
+    assert "a standby promoted, or a backup restored" in caplog.text
+    assert done.end_offsets[1] < before.end_offsets[1]
+    assert check_same(store, table, ["carrier", "flight", "_timestamp"]) == 2 + 10
+    caplog.clear()
+    assert table.publish() == replace(done, added_files=0, removed_files=0, copied_files=0)
+    assert not caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from tests.tables.published import (
     DeltaPublished,
     IcebergPublished,
     Published,
+    check_lost,
     check_same,
     commit_some_of,
     rows,
@@ -528,17 +530,18 @@ def test_the_table_is_read_before_the_topic(store: Store, table: Published) -> N
     assert check_same(store, table, COLUMNS) == 29
 
 
-def test_it_never_goes_back(store: Store, table: Published) -> None:
-    """A process that sees less than is published, by a late listing, changes nothing."""
-    module: Any = delta if isinstance(table, DeltaPublished) else iceberg
+def test_what_a_store_has_lost_goes_from_its_table(
+    store: Store, table: Published, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A backup is restored: no partition need reach as far as before. What is purged goes, too."""
     send(store, rows(0, 3))
-    old = module.PinnedTopic.of(store.logs, "f")
-    send(store, rows(3, 30))
+    folder = tmp_path / "backup"
+    shutil.copytree(Path(store.url), folder)
+    with store.producer() as producer:
+        producer.send_batch("f", rows(3, 9), partition=1)
     newest = table.publish()
-    with patch.object(module.PinnedTopic, "of", lambda *_: old):
-        done = table.publish()
-    assert (done.version, done.added_files, done.removed_files) == (newest.version, 0, 0)
-    assert check_same(store, table, COLUMNS) == 30
+    restored = type(table)(attach(LocalStorage(str(folder))), tmp_path)  # type: ignore[call-arg]
+    check_lost(restored, newest, caplog)
 
 
 @pytest.mark.more

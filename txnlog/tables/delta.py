@@ -36,7 +36,7 @@ from txnlog.storage import check_location
 from txnlog.storage.failure_messages import secrets_of
 from txnlog.tables.columns import found_by_name, shows_as_it_is
 from txnlog.tables.failures import Conflict, reported, until_nobody_interferes
-from txnlog.tables.pinned_topic import PinnedTopic
+from txnlog.tables.pinned_topic import PinnedTopic, warn_of_lost
 from txnlog.tables.publication import TablePublication
 from txnlog.tables.statistics import Bound, ColumnStatistics
 from txnlog.tables.table_files import (
@@ -119,7 +119,7 @@ class _Table:
 
 
 class _Publication:
-    """One attempt. The table is read first, then the topic: so it never goes back."""
+    """One attempt. The table is read first, then the topic: so only lost records take it back."""
 
     def __init__(self, logs: Logs, topic: str, target: _Table) -> None:
         self._logs = logs
@@ -133,7 +133,8 @@ class _Publication:
         """Raises Conflict: another process has committed to the table meanwhile."""
         logs, topic = self._logs, self._topic
         known = self._known_offsets()
-        if topic.is_behind(known):
+        lost = topic.has_lost(known)
+        if lost and topic.is_of_standby:
             return self._result(0, 0, 0)
         files = self._files()
         fits = partial(found_by_name, columns=self._columns)
@@ -158,6 +159,8 @@ class _Publication:
         added = [*plan.references, *copies]
         removed = sorted(files.keys() - plan.kept)
         if self._table is None or added or removed:
+            if lost:
+                warn_of_lost(topic, self._target.url, lost)
             moved = {n: end for n, end in topic.end_offsets.items() if known.get(n) != end}
             self._commit(added, [files[name] for name in removed], moved, anew=anew)
         return self._result(len(added), len(removed), len(copies))

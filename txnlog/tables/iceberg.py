@@ -43,7 +43,7 @@ from txnlog.tables.columns import found_by_id, shows_as_it_is
 from txnlog.tables.failures import Conflict, reported, until_nobody_interferes
 from txnlog.tables.iceberg_columns import FileBounds, iceberg_schema
 from txnlog.tables.iceberg_properties import END_OFFSETS, KEEP_FILES, TOPIC_ID
-from txnlog.tables.pinned_topic import PinnedTopic
+from txnlog.tables.pinned_topic import PinnedTopic, warn_of_lost
 from txnlog.tables.publication import TablePublication
 from txnlog.tables.table_files import (
     FilePlan,
@@ -123,7 +123,7 @@ def _overtaken() -> Generator[None]:
 
 
 class _Publication:
-    """One attempt. The table is read first, then the topic: so it never goes back."""
+    """One attempt. The table is read first, then the topic: so only lost records take it back."""
 
     def __init__(
         self, logs: Logs, topic: str, catalog: Catalog, name: str, location: str | None
@@ -135,7 +135,10 @@ class _Publication:
         self._found = self._load()
         if self._found is not None:
             self._check_places(self._found)
-        self._topic = PinnedTopic.of(logs, topic)
+        self._pin(topic)
+
+    def _pin(self, topic: str) -> None:
+        self._topic = PinnedTopic.of(self._logs, topic)
         self._columns = self._topic.columns
         self._schema = iceberg_schema(self._columns)
 
@@ -184,12 +187,14 @@ class _Publication:
 
     def run(self) -> TablePublication:
         """Raises Conflict: another process has committed to the table meanwhile."""
-        logs, topic = self._logs, self._topic
-        table = self._table
+        logs, table = self._logs, self._table
         self._check_table(table)
         if table.properties.get(_RETRIES) != "0":
             table.transaction().set_properties(_PROPERTIES).commit_transaction()
-        if topic.is_behind(_known_offsets(table)):
+            self._pin(self._topic.name)  # the table was read again
+        topic = self._topic
+        lost = topic.has_lost(_known_offsets(table))
+        if lost and topic.is_of_standby:
             return self._result(table, 0, 0, 0)
         files = _files(table)
         plan = self._plan(files)
@@ -197,6 +202,8 @@ class _Publication:
         added = [*plan.references, *copies]
         removed = sorted(files.keys() - plan.kept)
         if added or removed or self._has_other_columns:
+            if lost:
+                warn_of_lost(topic, self._name, lost)
             self._commit(added, [files[name] for name in removed])
         return self._result(table, len(added), len(removed), len(copies))
 
@@ -206,7 +213,7 @@ class _Publication:
         if table is None:
             return self._result(None, *self._plan({}).counts(()))
         self._check_table(table)
-        if self._topic.is_behind(_known_offsets(table)):
+        if self._topic.is_of_standby and self._topic.has_lost(_known_offsets(table)):
             return self._result(table, 0, 0, 0)
         files = _files(table)
         return self._result(table, *self._plan(files).counts(files))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,13 +18,19 @@ from txnlog.read.topic_view import TopicView
 from txnlog.schema import TopicSchema
 from txnlog.tables.columns import table_columns
 
+_logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class PinnedTopic:
-    """A topic's committed records at one moment, and the columns of its table."""
+    """A topic's committed records at one moment, and the columns of its table.
+
+    ``is_of_standby``: the store need not have all yet that its source has.
+    """
 
     view: TopicView
     columns: pa.Schema
+    is_of_standby: bool
 
     @classmethod
     def of(cls, logs: Logs, topic: str) -> PinnedTopic:
@@ -34,7 +41,7 @@ class PinnedTopic:
                 f"topic {topic!r} is not stored in Parquet files, which a table could refer to; "
                 "set its record.format to auto or parquet, and merge it"
             )
-        return cls(view, table_columns(view))
+        return cls(view, table_columns(view), logs.storage.as_of() is not None)
 
     @property
     def name(self) -> str:
@@ -58,6 +65,22 @@ class PinnedTopic:
         """All visible ranges, by partition and offset."""
         return self.view.ranges(self.view.beginning_offsets, self.view.end_offsets)
 
-    def is_behind(self, published: Mapping[int, int]) -> bool:
-        """Whether a table reaches further: another process has published newer records."""
-        return any(end < published.get(number, 0) for number, end in self.end_offsets.items())
+    def has_lost(self, published: Mapping[int, int]) -> list[int]:
+        """The partitions in which a table reaches further that was read before the topic was.
+
+        So no other process was faster: unless a standby is a little late, the topic lacks records
+        that it had when it was published, as after a promotion.
+        """
+        ends = self.end_offsets
+        return sorted(number for number, end in published.items() if end > ends.get(number, 0))
+
+
+def warn_of_lost(topic: PinnedTopic, table: str, partitions: Sequence[int]) -> None:
+    """Log that a table goes back."""
+    _logger.warning(
+        "%s had records of topic %r that the store does not have (any more), in the partitions "
+        "%s: was a standby promoted, or a backup restored? The table shows what the topic has now",
+        table,
+        topic.name,
+        ", ".join(map(str, partitions)),
+    )
