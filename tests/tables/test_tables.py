@@ -7,7 +7,8 @@ import math
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -479,6 +480,31 @@ def test_two_at_once(made: bool, store: Store, table: Published) -> None:
         done = table.publish()
     assert (others, done.added_files) == ([1], 0)
     assert check_same(store, table, COLUMNS) == (30 if made else 20)
+
+
+def test_another_process_comes_between_the_two_commits(store: Store, tmp_path: Path) -> None:
+    """A change of columns is a commit of its own: what is published behind it is not seen yet."""
+    store.topics.alter("f", config={"record.format": "auto"})
+    send(store, rows(0, 10))
+    table = DeltaPublished(store, tmp_path)
+    table.publish()
+    store.topics.alter("f", schema=SCHEMA.append(pa.field("more", pa.int8())))
+    real = delta._overtaken
+    others: list[int] = []
+
+    @contextmanager
+    def overtaken() -> Generator[None]:
+        with real():
+            yield
+        if not others:
+            others.append(1)
+            table.publish()
+
+    send(store, rows(20, 30))
+    with patch.object(delta, "_overtaken", overtaken):
+        table.publish()
+    assert others
+    assert check_same(store, table, [*COLUMNS, "more"]) == 20
 
 
 @pytest.mark.more

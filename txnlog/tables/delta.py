@@ -274,6 +274,7 @@ class _Publication:
         known = [Transaction(self._application(n), end) for n, end in ends.items()]
         only = CommitProperties(app_transactions=known, max_commit_retries=0)
         url, options = self._target.url, self._target.options
+        version = 0 if self._table is None else self._table.version() + 1
         if self._table is None:
             if "://" not in url:
                 Path(url).mkdir(parents=True, exist_ok=True)
@@ -295,7 +296,8 @@ class _Publication:
                 self._table.create_write_transaction(
                     actions, mode, self._schema, [PARTITION], filters, commit_properties=only
                 )
-        self._table = DeltaTable(url, storage_options=options)
+        # Not a later one, of which nothing is known yet.
+        self._table = DeltaTable(url, version, storage_options=options)
 
 
 @contextmanager
