@@ -251,6 +251,25 @@ def test_times_of_appends_are_left_out(store: Store, tmp_path: Path) -> None:
     assert check_same(store, table, ["a", "_headers"], "g") == 1
 
 
+@pytest.mark.parametrize("record_format", ["auto", "parquet"])
+def test_times_come_when_they_are_those_of_the_records(
+    store: Store, table: Published, record_format: str
+) -> None:
+    """The copies that a table without times had did not have them, either; nothing else is new."""
+    kinds = ["LogAppendTime", "CreateTime", "LogAppendTime", "CreateTime"]
+    for number, kind in enumerate(kinds):
+        config = {"message.timestamp.type": kind, "record.format": record_format}
+        store.topics.alter("f", config=config)
+        send(store, rows(number, number + 1))
+        done = table.publish()
+        columns = ["carrier", "flight"] + ["_timestamp"] * (kind == "CreateTime")
+        assert check_same(store, table, columns) == number + 1
+        untimed = [n for n in range(number) if kind == "CreateTime" and kinds[n] != kind]
+        copied = 0 if record_format == "parquet" else 1 + len(untimed) - (number == 3)
+        assert done.copied_files == copied
+        assert table.publish().added_files == 0
+
+
 def test_a_file_whose_columns_would_not_be_found_is_copied(store: Store, tmp_path: Path) -> None:
     """Iceberg goes by ids: a file in which a column has none is not referred to."""
     with patch.object(writer, "with_record_ids", lambda schema: schema):
@@ -468,8 +487,8 @@ def test_two_at_once(made: bool, store: Store, table: Published) -> None:
     real = module.plan_files
     others: list[int] = []
 
-    def overtaken(*args: Any) -> Any:
-        planned = real(*args)
+    def overtaken(*args: Any, **named: Any) -> Any:
+        planned = real(*args, **named)
         if not others:
             others.append(1)
             send(store, rows(20, 30))
@@ -516,13 +535,13 @@ def test_somebody_always_interferes(store: Store, table: Published) -> None:
     real = module.plan_files
     numbers = itertools.count(3)
 
-    def overtaken(*args: Any) -> Any:
+    def overtaken(*args: Any, **named: Any) -> Any:
         number = next(numbers)
         send(store, rows(number, number + 1))
         with patch.object(module, "plan_files", real):
             table.publish()
         send(store, rows(1000 + number, 1001 + number))
-        return real(*args)
+        return real(*args, **named)
 
     send(store, rows(1000, 1001))
     with (

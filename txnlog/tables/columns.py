@@ -24,9 +24,18 @@ def table_columns(view: TopicView) -> pa.Schema:
     """
     stored = RECORD_SCHEMA if view.schema is None else view.schema.record_columns
     if TopicConfig.of(view.config).log_append_time:
-        time = "timestamp" if view.schema is None else TIMESTAMP
-        stored = stored.remove(stored.get_field_index(time))
+        stored = stored.remove(stored.get_field_index(_time_column(view.schema)))
     return pa.schema([_as_in_tables(field) for field in with_record_ids(stored)])
+
+
+def time_column(columns: pa.Schema, schema: TopicSchema | None) -> str | None:
+    """The column of times among those of a topic's table, if it has one."""
+    name = _time_column(schema)
+    return name if name in columns.names else None
+
+
+def _time_column(schema: TopicSchema | None) -> str:
+    return "timestamp" if schema is None else TIMESTAMP
 
 
 def _as_in_tables(field: pa.Field) -> pa.Field:

@@ -34,7 +34,7 @@ from txnlog.schema import PARTITION
 from txnlog.segments.schema_columns import id_of
 from txnlog.storage import check_location
 from txnlog.storage.failure_messages import secrets_of
-from txnlog.tables.columns import found_by_name, shows_as_it_is
+from txnlog.tables.columns import found_by_name, shows_as_it_is, time_column
 from txnlog.tables.failures import Conflict, reported, until_nobody_interferes
 from txnlog.tables.pinned_topic import PinnedTopic, warn_of_lost
 from txnlog.tables.publication import TablePublication
@@ -139,13 +139,12 @@ class _Publication:
         files = self._files()
         fits = partial(found_by_name, columns=self._columns)
         shows = partial(shows_as_it_is, topic.schema, by_name=True)
-        anew = False
-        if self._table is not None and not dry_run and self._has_other_columns():
-            anew = not all(shows(version_of(name)) for name in files)
-            if not anew:
-                self._write([], "overwrite", {}, _NO_FILE)
+        others = self._table is not None and not dry_run and self._has_other_columns()
+        anew = others and not all(shows(version_of(name)) for name in files)
+        timed = time_column(self._columns, topic.schema) is not None
+        root = store_url(logs.storage)
         plan = plan_files(
-            logs.storage, topic.ranges, files, self._columns, fits, shows, store_url(logs.storage)
+            logs.storage, topic.ranges, files, self._columns, fits, shows, root, timed=timed
         )
         if anew and plan.kept:
             raise InvalidSchema(
@@ -156,6 +155,8 @@ class _Publication:
         if dry_run:
             return self._result(*plan.counts(files))
         copies = copy_files(logs, plan.copies, topic.schema, self._columns, self._target)
+        if others and not anew:
+            self._write([], "overwrite", {}, _NO_FILE)
         added = [*plan.references, *copies]
         removed = sorted(files.keys() - plan.kept)
         if self._table is None or added or removed:

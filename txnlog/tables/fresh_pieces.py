@@ -25,9 +25,10 @@ from txnlog.read.range_table import Flags, Ints, RangeTable
 from txnlog.read.scanned_ranges import read_ranges
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange
-from txnlog.schema import OFFSET, TIMESTAMP
+from txnlog.schema import OFFSET
 from txnlog.segments.number_arrays import arrow_of
 from txnlog.segments.schema_columns import default_of
+from txnlog.tables.columns import time_column
 from txnlog.tables.day_folder import (
     BESIDE,
     BOUNDED,
@@ -149,7 +150,7 @@ class FreshManifests:
     # -- one piece -------------------------------------------------------------------------------
 
     def _plain_entries(self, table: RangeTable, order: Ints) -> PlainEntries:
-        name = self._time_name()
+        name = time_column(self._topic.columns, self._topic.schema)
         number = None if name is None else self._schema.find_field(name).field_id
         return PlainEntries(table, order, self._root, self._topic.view.topic, number, self.version)
 
@@ -296,16 +297,11 @@ class FreshManifests:
             first_row_id=first_row_id(part.partition, offset),
         )
 
-    def _time_name(self) -> str | None:
-        """The column of times, if the table has it."""
-        name = TIMESTAMP if self._topic.schema is not None else "timestamp"
-        return name if name in self._topic.columns.names else None
-
     def _plain_file(self, part: SegmentRange, url: str) -> ListedFile:
         """A segment as the log describes it."""
         segment = part.segment
         known = {}
-        name = self._time_name()
+        name = time_column(self._topic.columns, self._topic.schema)
         if name is not None and segment.stored.min_timestamp_ms >= 0:
             times = segment.stored.min_timestamp_ms, segment.stored.max_timestamp_ms
             known[name] = ColumnStatistics(0, *(1000 * time for time in times))

@@ -39,7 +39,7 @@ from txnlog.errors import InvalidOption
 from txnlog.limits import Offset, PartitionNumber, PerPartition
 from txnlog.log.open_logs import Logs
 from txnlog.storage.failure_messages import secrets_of
-from txnlog.tables.columns import found_by_id, shows_as_it_is
+from txnlog.tables.columns import found_by_id, shows_as_it_is, time_column
 from txnlog.tables.failures import Conflict, reported, until_nobody_interferes
 from txnlog.tables.iceberg_columns import FileBounds, iceberg_schema
 from txnlog.tables.iceberg_properties import END_OFFSETS, KEEP_FILES, TOPIC_ID
@@ -228,6 +228,7 @@ class _Publication:
             found_by_id,
             partial(shows_as_it_is, topic.schema, by_name=False),
             iceberg_url(storage),
+            timed=time_column(self._columns, topic.schema) is not None,
         )
 
     def _result(

@@ -29,7 +29,7 @@ from txnlog.segments.parquet.footer import read_footer
 from txnlog.segments.records import joined_batches
 from txnlog.state.segment import Segment
 from txnlog.storage.base import Storage
-from txnlog.tables.columns import names_in_file
+from txnlog.tables.columns import names_in_file, time_column
 from txnlog.tables.statistics import ColumnStatistics, column_statistics
 
 _FOOTERS_AT_ONCE = 256
@@ -40,6 +40,9 @@ _SPLIT_BYTES = 16 << 20
 much smaller with pieces of others, and one is left that is nearly empty."""
 _ENGINES_READ = ("s3", "gs", "gcs", "az", "abfs", "abfss", "hdfs")
 """The URL schemes, besides local ones, that the engines also know by that name."""
+
+_UNTIMED = "-untimed"
+"""The names of copies without times end so, before the ending of Parquet."""
 
 Fits = Callable[[pa.Schema], bool]
 """Whether an engine finds the table's columns in a file of this schema."""
@@ -181,6 +184,8 @@ def plan_files(
     fits: Fits,
     shows: Shows,
     root: str,
+    *,
+    timed: bool,
 ) -> FilePlan:
     """The files of a table of these ranges.
 
@@ -193,6 +198,8 @@ def plan_files(
         shows: whether files of an earlier schema can be; otherwise neither segments nor copies of
             it are in the plan.
         root: the store's, as the beginning of the names of segments in the table.
+        timed: whether the table has a column of times. Copies without them are not in the plan
+            then.
 
     Raises:
         CorruptRecord: a footer is damaged, or not of the file that the log has placed.
@@ -200,7 +207,11 @@ def plan_files(
         StorageError: the storage fails.
     """
     there = frozenset(current)
-    copies = {_key_in(name): name for name in there if shows(version_of(name))}
+    copies = {
+        _key_in(name): name
+        for name in there
+        if shows(version_of(name)) and not (timed and is_untimed(name))
+    }
     plan = FilePlan()
     unknown: list[SegmentRange] = []
     for part in ranges:
@@ -325,6 +336,11 @@ def version_of(name: str) -> int:
     return int(number) if number.isdecimal() else schema_version(name)
 
 
+def is_untimed(name: str) -> bool:
+    """Whether a file is a copy without times: its table had no column of them."""
+    return name.removesuffix(PARQUET_ENDING).endswith(_UNTIMED)
+
+
 def copy_files(
     logs: Logs,
     parts: Sequence[SegmentRange],
@@ -341,9 +357,10 @@ def copy_files(
     """
     scanned = ScanColumns(tuple(columns.names), schema)
     version = 0 if schema is None else schema.version
+    ending = f"{'' if time_column(columns, schema) else _UNTIMED}{PARQUET_ENDING}"
     files = []
     for part in parts:
-        name = f"{key_of(part)}-{version}.{logs.clock.token()}{PARQUET_ENDING}"
+        name = f"{key_of(part)}-{version}.{logs.clock.token()}{ending}"
         url, sink = target.create(name)
         with sink:
             metadata = _write_rows(read_ranges(logs.storage, [part], scanned), columns, sink)
