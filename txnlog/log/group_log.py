@@ -186,6 +186,10 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
                 self.log.storage, self.clock, self.name, group, newest, now_ms=now_ms
             )
 
+    def _would_be_dead(self) -> set[str]:
+        """Those whom :meth:`expire_dead_members` would expire, by this process's time alone."""
+        return {silence.member_id for silence in self._find_dead_members(self.clock.now_ms())}
+
     def remove_members(self, member_ids: Collection[str], reason: str) -> tuple[str, ...]:
         """Put that members have left; returns those that existed. Also takes instance ids."""
         nonce = self.clock.token()
@@ -211,8 +215,7 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         Members are taken for dead as :meth:`check_commit` does.
         """
         with self.lock:
-            dead = {silence.member_id for silence in self._find_dead_members(self.clock.now_ms())}
-            self.state.check_deletion(self.name, partitions, dead)
+            self.state.check_deletion(self.name, partitions, self._would_be_dead())
 
     def delete(self, partitions: Sequence[TopicPartition] | None = None) -> None:
         """End the group's offsets: those of these partitions, or (None) all of them.
@@ -264,12 +267,15 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             if state.empty or state.pending or not is_old(state):
                 return False
             last, has_members = state.last_commit, bool(state.membership.members)
-        if has_members and not dry_run:
+        dead: set[str] = set()
+        if has_members and dry_run:
+            dead = self._would_be_dead()
+        elif has_members:
             self.expire_dead_members()
         nonce = self.clock.token()
 
         def build(state: GroupState) -> GroupDeleted | None:
-            busy = state.empty or state.pending or state.membership.members
+            busy = state.empty or state.pending or state.membership.members.keys() - dead
             if busy or state.last_commit != last:
                 return None
             return GroupDeleted(nonce, self.clock.now_ms())
