@@ -18,6 +18,7 @@ from txnlog.errors import (
     InvalidOption,
     NotEnoughReplicas,
     TopicAlreadyExists,
+    UnknownTopicOrPartition,
 )
 from txnlog.names import parse_data_file
 from txnlog.replication import Reassigned, Replicas, open_replicas, root_names
@@ -206,6 +207,32 @@ def test_a_topic_is_created_with_its_factor(tmp_path: Path, store: txnlog.Store)
     with pytest.raises(InvalidOption, match="a store on one root"):
         plain.topics.create("u", replication_factor=2)
     assert plain.topics.list() == []
+
+
+@pytest.mark.parametrize("again", [None, 1, 3])
+def test_a_factor_goes_with_its_topic(store: txnlog.Store, again: int | None) -> None:
+    """One that is made anew has its own; what is not deleted keeps what it has."""
+
+    def factors() -> dict[str, str]:
+        return {one.key: one.value for one in Replicas(store).alter({}) if FACTOR in one.key}
+
+    before = factors()
+    topic_id = store.topics.create("u", replication_factor=1).topic_id
+    Replicas(store).alter({f"{FACTOR}.t": 1})
+    kept = {**before, f"{FACTOR}.t": "1"}
+    with pytest.raises(UnknownTopicOrPartition):
+        store.topics.delete("u", topic_id="0" * len(topic_id))
+    assert factors() == {**kept, f"{FACTOR}.u": "1"}
+    store.topics.delete("u")
+    assert factors() == kept
+    with pytest.raises(UnknownTopicOrPartition):
+        store.topics.delete("u")
+    store.topics.create("u", replication_factor=again)
+    assert factors() == ({**kept, f"{FACTOR}.u": str(again)} if again else kept)
+    epoch = Replicas(store).describe().epoch
+    store.topics.create("plain")
+    store.topics.delete("plain")
+    assert Replicas(store).describe().epoch == epoch
 
 
 def test_the_factor_is_no_setting_of_a_topic(store: txnlog.Store) -> None:

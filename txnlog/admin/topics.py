@@ -224,12 +224,21 @@ class TopicAdmin:
     def delete(self, topic: str, *, topic_id: str | None = None) -> None:
         """Delete a topic and its data. Scans of it that exist already will fail.
 
-        Give ``topic_id`` to be sure that no topic is hit that was made again under this name.
+        Give ``topic_id`` to be sure that no topic is hit that was made again under this name. Of a
+        store with replicas the setting ``replication.factor.<topic>`` goes just before the topic.
 
-        Raises UnknownTopicOrPartition.
+        Raises:
+            UnknownTopicOrPartition: there is no such topic, or it is another one.
+            NotEnoughReplicas: the set of roots has changed meanwhile; try again.
         """
         nonce = self._logs.clock.token()
         log = self._logs.topic(topic)
+        log.refresh()
+        with log.lock:
+            state = log.state
+            state.check_exists(topic, topic_id)
+        # Before: afterwards it may be that of another topic, which is created already.
+        self._logs.storage.set_replication_factor(topic, None)
         doomed: dict[str, None] = {}
 
         def build(state: TopicState) -> Deleted:

@@ -439,16 +439,19 @@ class Storage(ABC):
     def set_replication_factor(
         self,
         topic: str,  # noqa: ARG002 - for those on several roots
-        factor: int,  # noqa: ARG002
+        factor: int | None,
         *,
         dry_run: bool = False,  # noqa: ARG002
     ) -> None:
         """At how many roots the data of a topic will be, which is about to be created.
 
+        None forgets it, of one that is about to be deleted: the next one of that name has its own.
+
         Raises InvalidOption: the storage is one root. InvalidConfig: there are not as many.
         NotEnoughReplicas: the set of roots has changed meanwhile. StorageError.
         """
-        raise InvalidOption(f"{self.url} has no replicas: it is a store on one root")
+        if factor is not None:
+            raise InvalidOption(f"{self.url} has no replicas: it is a store on one root")
 
     def run_ahead(
         self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES

@@ -163,7 +163,9 @@ class ForwardingStorage(Storage):
     def may_be_unlisted(self, name: str) -> bool:
         return self.inner.may_be_unlisted(name)
 
-    def set_replication_factor(self, topic: str, factor: int, *, dry_run: bool = False) -> None:
+    def set_replication_factor(
+        self, topic: str, factor: int | None, *, dry_run: bool = False
+    ) -> None:
         self.inner.set_replication_factor(topic, factor, dry_run=dry_run)
 
     def run_ahead(

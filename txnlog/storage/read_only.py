@@ -41,7 +41,13 @@ class ReadOnlyStorage(ForwardingStorage):
     def upload(self, name: str) -> Upload:  # noqa: ARG002
         self._refuse()
 
-    def set_replication_factor(self, topic: str, factor: int, *, dry_run: bool = False) -> None:  # noqa: ARG002
+    def set_replication_factor(
+        self,
+        topic: str,  # noqa: ARG002
+        factor: int | None,  # noqa: ARG002
+        *,
+        dry_run: bool = False,  # noqa: ARG002
+    ) -> None:
         self._refuse()
 
     def delete(self, names: Iterable[str]) -> None:

@@ -543,9 +543,14 @@ class ReplicatedStorage(Storage):
     def may_be_unlisted(self, name: str) -> bool:
         return is_placed(self.agreement.epoch(), name)
 
-    def set_replication_factor(self, topic: str, factor: int, *, dry_run: bool = False) -> None:
+    def set_replication_factor(
+        self, topic: str, factor: int | None, *, dry_run: bool = False
+    ) -> None:
+        key = f"{FACTOR}.{topic}"
+        if factor is None and key not in self.agreement.refresh().settings:
+            return
         check_controller(self.agreement, self.open_member)
-        change_settings(self.agreement, {f"{FACTOR}.{topic}": factor}, dry_run=dry_run)
+        change_settings(self.agreement, {key: factor}, dry_run=dry_run)
 
     def run_ahead(
         self, calls: Iterable[SizedCall[T]], most_bytes: int = MAX_AHEAD_BYTES
