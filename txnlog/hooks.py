@@ -7,6 +7,7 @@ Such a module is imported when the hook is used. The hooks are
 * ``storage``: what lies at a place, see ``storage/registry.py``;
 * ``maintenance``: steps of ``Store.maintain``, see ``admin/maintenance.py``;
 * ``metrics``: numbers for monitoring, see ``admin/metrics.py``;
+* ``old copies``: files that nothing is deleted from, see ``admin/purge_topic.py``;
 * ``doctor``: checks, see ``doctor/examination.py``;
 * ``command``: groups of verbs, see ``cli/app.py``;
 * ``pages``: pages of ``txnlog ui``, see ``ui/app.py``.

@@ -11,6 +11,7 @@ import pytest
 
 import txnlog
 from tests.support.cli.cli_command import Finished, cli
+from txnlog.replication import open_replicas
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
 
@@ -51,6 +52,21 @@ def test_a_person_is_deleted(told: Path) -> None:
     nobody = cli(*purge, "--yes", stdin=b"nobody\n")
     assert rows(nobody) == []
     assert "records: 1;" in nobody.err
+
+
+def test_what_roots_had_is_named(tmp_path: Path) -> None:
+    """Of a store with replicas, until it is forgotten."""
+    urls = [str(tmp_path / root) for root in "ab"]
+    replicas = open_replicas(urls, controller=str(tmp_path / "control"), create=True)
+    replicas.store.topics.create("said")
+    with replicas.store.producer() as producer:
+        producer.send("said", "a word", "ann")
+    replicas.remove("r1")
+    replicas.add(urls[1])
+    purge = ("topics", "purge", "said", "--keys", "-", "--store", urls[0], "-o", "json", "--yes")
+    assert "may hold such records: r1-0; `txnlog replicas forget`" in cli(*purge, stdin=b"ann").err
+    assert cli("replicas", "forget", "--store", urls[0], "--yes").code == 0
+    assert "replicas" not in cli(*purge, stdin=b"ann").err
 
 
 def test_keys_in_files(told: Path, tmp_path: Path) -> None:

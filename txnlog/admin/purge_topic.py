@@ -29,6 +29,7 @@ from txnlog.columns.key_parts import Mask
 from txnlog.columns.keys import encode_keys
 from txnlog.config import TopicConfig
 from txnlog.errors import InvalidOption, InvalidRecord, StorageError
+from txnlog.hooks import registered
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec
 from txnlog.names import OWN_FILE, TABLES, FileKey, day_of_tables, table_folder
@@ -75,12 +76,15 @@ class PurgeReport:
     ``undecided_count`` offsets belong to transactions that are not decided, or were appended
     meanwhile: they were not looked at. ``waiting_files`` hold nothing that a reader who begins now
     is given, but are not deleted yet: segments, and copies of them that a catalog has put.
+    ``old_copies`` are those that roots of a store with replicas had when they were put out, such as
+    'r1-0', if there are such files in them, or if their roots do not answer.
     """
 
     topic: str
     partitions: tuple[Purge, ...]
     undecided_count: int
     waiting_files: int
+    old_copies: tuple[str, ...] = ()
 
 
 def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) -> PurgeReport:
@@ -118,10 +122,10 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
         _purge(topic, number, [run for run in done if run.partition == number], dry_run=dry_run)
         for number in numbers
     )
-    waiting_files = _waiting_files(logs, topic)
+    waiting_files, old_copies = _waiting_files(logs, topic)
     if not dry_run and (done or waiting_files):
         _put_purged(logs, topic, view.topic_id)
-    return PurgeReport(topic, found, undecided, waiting_files)
+    return PurgeReport(topic, found, undecided, waiting_files, old_copies)
 
 
 def _put_purged(logs: Logs, topic: str, topic_id: str) -> None:
@@ -148,16 +152,20 @@ def _purge(topic: str, partition: int, runs: Sequence[_Run], *, dry_run: bool) -
     )
 
 
-def _waiting_files(logs: Logs, topic: str) -> int:
+def _waiting_files(logs: Logs, topic: str) -> tuple[int, tuple[str, ...]]:
+    """How many wait to be deleted, and the old copies of the store that have more."""
     files = list_segment_files(logs.storage, topic)
     copies = [*_copies(logs, topic)]
+    old = [one for hook in registered("old copies") for one in hook.list_old_copies(logs, topic)]
     # After the listings: what they have and the log does not is no file that was just placed.
     log = Logs(logs.storage, logs.config, logs.clock).topic(topic)
     log.refresh()
     state = log.whole_segments()
     placed = {copied_segment(ref.partition, one) for ref, one in placed_refs(topic, state)}
     waiting = [name for name in copies if segment_of_copy(name) not in placed]
-    return len(files.keys() - placed_files(topic, state)) + len(waiting)
+    needed = placed_files(topic, state)
+    old_copies = tuple(name for name, keys in old if keys is None or keys - needed)
+    return len(files.keys() - needed) + len(waiting), old_copies
 
 
 def _copies(logs: Logs, topic: str) -> Iterator[str]:

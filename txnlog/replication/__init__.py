@@ -97,6 +97,7 @@ HOOKS = {
     "doctor": "examination",
     "maintenance": "maintenance",
     "metrics": "monitoring",
+    "old copies": "old_copies",
     "pages": "pages",
     "storage": "openers",
 }

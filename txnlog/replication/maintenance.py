@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from txnlog.errors import TxnlogError
 from txnlog.log.open_logs import Logs
+from txnlog.replication.replaced_data import ReplacedData
 from txnlog.replication.roots.epoch_cleaning import EpochCleaning, clean_epochs
 from txnlog.replication.roots.find_replicas import prepare_return
 from txnlog.replication.roots.outdated_controller import check_controller
@@ -46,10 +47,14 @@ def steps(
             if scrubbed is not None:
                 yield scrubbed
     came_back = False
-    for one in return_roots(storage, prepare_return, SoundCopies(logs), dry_run=dry_run):
+    is_sound, is_replaced = SoundCopies(logs), ReplacedData(logs)
+    for one in return_roots(
+        storage, prepare_return, is_sound, is_replaced=is_replaced, dry_run=dry_run
+    ):
         came_back |= one.member is not None
         yield one
     if came_back and places(storage.agreement.epoch()):
-        yield from reassign(storage.agreement, is_sound=SoundCopies(logs))
+        is_sound, is_replaced = SoundCopies(logs), ReplacedData(logs)
+        yield from reassign(storage.agreement, is_sound=is_sound, is_replaced=is_replaced)
     if failed is not None:
         raise failed

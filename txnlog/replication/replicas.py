@@ -42,6 +42,7 @@ from txnlog.replication.roots.find_replicas import (
 )
 from txnlog.replication.roots.old_incarnations import Forgotten, forget
 from txnlog.replication.roots.outdated_controller import check_controller
+from txnlog.replication.roots.placed_data import IsReplaced
 from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.reassignment import Reassigned, reassign
 from txnlog.replication.roots.recovery import recover
@@ -252,7 +253,8 @@ class Replicas:
         if force or not places(agreement.refresh()):
             take_out(agreement, root, dry_run=dry_run)
             return []
-        move = partial(reassign, agreement, is_sound=self._sound_copies(), deletes=False)
+        judge, replaced = self._sound_copies(), self._replaced_data()
+        move = partial(reassign, agreement, is_sound=judge, is_replaced=replaced, deletes=False)
         before = move(without=root, dry_run=dry_run)
         if dry_run:
             return before
@@ -287,7 +289,8 @@ class Replicas:
         """
         chosen = [topics] if isinstance(topics, str) else topics
         agreement, judge = self._go_by_controller().agreement, self._sound_copies()
-        return reassign(agreement, chosen, judge, dry_run=dry_run)
+        replaced = self._replaced_data()
+        return reassign(agreement, chosen, judge, is_replaced=replaced, dry_run=dry_run)
 
     def elect(
         self, root: str | None = None, *, unclean: bool = False, dry_run: bool = False
@@ -400,7 +403,8 @@ class Replicas:
                 epoch; call it again if some files are left.
         """
         storage, judge = self._go_by_controller(), self._sound_copies()
-        return forget(storage, member, judge, lost=lost, dry_run=dry_run)
+        replaced = self._replaced_data()
+        return forget(storage, member, judge, is_replaced=replaced, lost=lost, dry_run=dry_run)
 
     def history(self) -> list[ReplicaEpoch]:
         """The history of epochs, oldest first: which root led, which were in sync, and why.
@@ -453,6 +457,11 @@ class Replicas:
         from txnlog.replication.sound_copies import SoundCopies
 
         return SoundCopies(self._logs)
+
+    def _replaced_data(self) -> IsReplaced:
+        from txnlog.replication.replaced_data import ReplacedData
+
+        return ReplacedData(self._logs)
 
 
 def _warn_of_unknown(storage: ReplicatedStorage, topics: Sequence[str]) -> None:

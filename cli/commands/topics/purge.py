@@ -88,7 +88,14 @@ def _say_what_is_left(report: PurgeReport) -> None:
             "maintain` deletes them when file.delete.delay.ms has passed, and copies of a catalog "
             "after the orphan age"
         )
-    if not (report.partitions or report.undecided_count or report.waiting_files):
+    if report.old_copies:
+        warn(
+            f"what roots had when they were put out may hold such records: "
+            f"{', '.join(report.old_copies)}; `txnlog replicas forget` deletes it when the root "
+            "is back in sync"
+        )
+    is_left = report.undecided_count or report.waiting_files or report.old_copies
+    if not (report.partitions or is_left):
         warn("no file of the topic holds a record of these keys")
 
 

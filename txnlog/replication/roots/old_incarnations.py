@@ -34,6 +34,7 @@ from txnlog.replication.roots.epochs import (
 )
 from txnlog.replication.roots.listings import Listings, add_listing
 from txnlog.replication.roots.members import MARK_DECODER, MemberOpener, without_mark
+from txnlog.replication.roots.placed_data import IsReplaced
 from txnlog.replication.roots.placement import is_placed, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.slowness import time_for
@@ -88,12 +89,14 @@ def forget(
     member: Member,
     is_sound: IsSound,
     *,
+    is_replaced: IsReplaced = lambda _: False,
     lost: bool = False,
     dry_run: bool = False,
 ) -> Forgotten:
     """Delete an old incarnation; if its root is ``lost`` for good, only drop it from the epochs.
 
-    ``is_sound`` judges data: it stays while it has the only copy that is whole.
+    ``is_sound`` judges data: it stays while it has the only copy that is whole. Of what
+    ``is_replaced`` tells none is needed.
 
     An epoch drops it first, so no unclean election falls back on a half-deleted one, and no later
     epoch can name it: incarnations do not come back. Then its mark is deleted, then the rest.
@@ -115,7 +118,7 @@ def forget(
     look = partial(check_root, storage, epoch, root_of(member))
     agreement.slowness.ask(root_of(member), look, time_for(epoch))
     try:
-        _check_data(agreement, epoch, member, is_sound)
+        _check_data(agreement, epoch, member, is_sound, is_replaced)
         _check_whole(storage, epoch, member)
         if not dry_run:
             _keep_epoch(agreement, epoch, member)
@@ -174,7 +177,13 @@ def _give_up(
     return Forgotten(member, epoch.roots[root_of(member)].url, 0, 0)
 
 
-def _check_data(agreement: Agreement, epoch: Epoch, member: Member, is_sound: IsSound) -> None:
+def _check_data(
+    agreement: Agreement,
+    epoch: Epoch,
+    member: Member,
+    is_sound: IsSound,
+    is_replaced: IsReplaced,
+) -> None:
     """Check that members in sync have its data, and as whole; the epoch that drops it follows.
 
     One that never was in sync has only copies: nobody has counted on it. What the root's present
@@ -194,7 +203,7 @@ def _check_data(agreement: Agreement, epoch: Epoch, member: Member, is_sound: Is
         if member not in sizes:
             return None
         if not others and is_placed(epoch, name):
-            return only
+            return None if is_replaced(name) else only
         if present in others or names.is_accelerator(name):
             return None
         # Without others it was deleted since, and no log names it; or they have lost it.

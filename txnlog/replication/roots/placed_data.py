@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from txnlog import names
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, TxnlogError
@@ -24,6 +24,9 @@ from txnlog.replication.roots.soundness import IsSound, judged
 from txnlog.storage.base import Storage
 
 T = TypeVar("T")
+
+IsReplaced: TypeAlias = Callable[[str], bool]
+"""Whether the records of a data file are in others since: nobody who begins now needs it."""
 
 
 def read_elsewhere(
@@ -65,22 +68,35 @@ def read_elsewhere(
     raise ObjectNotFound(f"no root that is in sync, or was, has {name}")
 
 
+def asks_all(epoch: Epoch, folder: str) -> bool:
+    """Whether a listing of a folder takes those of all in sync."""
+    return may_hold_data(folder) and (places(epoch) or folder not in ("", names.TOPICS))
+
+
 def list_placed(agreement: Agreement, epoch: Epoch, folder: str) -> Iterator[tuple[str, int]]:
     """The leader's objects below a folder, then data that only others in sync have.
 
+    Below one topic's folder that is told also where all have all: a deletion begins at the leader,
+    and if it ended there, whoever deletes must see what is left. Who only observes goes on without
+    those that do not answer.
+
     Raises MemberFailed, ObjectNotFound.
     """
-    if not (places(epoch) and may_hold_data(folder)):
+    followers = [member for member in epoch.in_sync if member != epoch.leader]
+    if not (followers and asks_all(epoch, folder)):
         for some in portions(agreement, epoch, epoch.leader, folder):
             yield from some
         return
-    followers = [member for member in epoch.in_sync if member != epoch.leader]
     with Listings(epoch.in_sync) as listings:
         for some in portions(agreement, epoch, epoch.leader, folder):
             listings.add(epoch.leader, filter(_is_data, some))
             yield from some
         for member in followers:
-            add_listing(listings, agreement, epoch, member, folder or names.TOPICS, counts=_is_data)
+            try:
+                add_data(listings, agreement, epoch, member, folder or names.TOPICS)
+            except MemberFailed:
+                if places(epoch) or not agreement.observes:
+                    raise
         yield from listings.lacked_by(epoch.leader)
 
 

@@ -4,7 +4,7 @@ First every file that a root in sync should have but lacks is copied, from other
 old incarnations of roots that are out. Only then, and under the same epoch, surplus copies are
 deleted. Repeating it does no harm, so a killed process only leaves work to do. Others write,
 compact and clean up meanwhile: a file that they delete while it is copied may come back, and then
-nothing refers to it.
+nothing refers to it. What old incarnations alone have is copied, too, unless it was replaced since.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from txnlog.replication.roots.epochs import (
     root_of,
 )
 from txnlog.replication.roots.listings import Listings
-from txnlog.replication.roots.placed_data import add_data, sound_source
+from txnlog.replication.roots.placed_data import IsReplaced, add_data, sound_source
 from txnlog.replication.roots.placement import copies, keepers, places, topic_of
 from txnlog.replication.roots.soundness import IsSound
 from txnlog.replication.roots.trim import Noted, read_notes, trim
@@ -74,6 +74,7 @@ def reassign(
     topics: Collection[str] | None = None,
     is_sound: IsSound = lambda *_: None,
     *,
+    is_replaced: IsReplaced = lambda _: False,
     without: str | None = None,
     deletes: bool = True,
     dry_run: bool = False,
@@ -85,6 +86,7 @@ def reassign(
         topics: which; None for all.
         is_sound: judges data: what is damaged is copied from elsewhere, and no other copy of it is
             deleted.
+        is_replaced: tells which data is not copied if only old incarnations have it.
         without: a root that is in sync, as if it were out.
         deletes: also delete files at roots where they do not belong.
         dry_run: only say what would be done.
@@ -105,7 +107,7 @@ def reassign(
                 "every root has everything: `txnlog replicas config replication.factor=2` or "
                 "replication.factor.<topic>=2 comes first"
             )
-        one = _Pass(agreement, epoch, _as_if_out(epoch, without), is_sound, done)
+        one = _Pass(agreement, epoch, _as_if_out(epoch, without), is_sound, is_replaced, done)
         one.deletes, one.dry_run = deletes, dry_run
         try:
             one.run(topics)
@@ -140,12 +142,14 @@ class _Pass:
         epoch: Epoch,
         placing: Epoch,
         is_sound: IsSound,
+        is_replaced: IsReplaced,
         done: dict[str, Reassigned],
     ) -> None:
         self._agreement = agreement
         self._epoch = epoch
         self._placing = placing
         self._is_sound = is_sound
+        self._is_replaced = is_replaced
         self._done = done
         self._notes: Noted = {}
         self.deletes = True
@@ -163,7 +167,7 @@ class _Pass:
                 self._list(listings, folder)
             # A segment is judged with its index of aborted transactions.
             found = groupby(listings.holders(), key=_stem)
-            segments = (tuple(files) for _, files in found)
+            segments = (tuple(filter(self._is_needed, files)) for _, files in found)
             while some := [*chain.from_iterable(islice(segments, _AT_ONCE))]:
                 self._move(some)
         if not self._agreement.is_newest(self._epoch):
@@ -175,6 +179,11 @@ class _Pass:
         for member in by_last_in_sync(self._placing):
             with suppress(MemberFailed, TxnlogError):  # it is out
                 add_data(listings, self._agreement, self._placing, member, folder)
+
+    def _is_needed(self, found: tuple[str, Sizes]) -> bool:
+        """False of what was deleted while an old incarnation was out that has it: it stays so."""
+        name, sizes = found
+        return not sizes.keys().isdisjoint(self._epoch.in_sync) or not self._is_replaced(name)
 
     def _note(self, name: str, **more: int) -> None:
         topic = topic_of(name)

@@ -12,6 +12,7 @@ from txnlog.admin.storage_step import StorageStep
 from txnlog.errors import InvalidOption, StorageError, TxnlogError
 from txnlog.replication.roots.epochs import Epoch, FailedJoins, Member, root_of
 from txnlog.replication.roots.old_incarnations import check_root, forget, old_incarnations
+from txnlog.replication.roots.placed_data import IsReplaced
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.root_join import Joined, join
 from txnlog.replication.roots.slowness import time_for
@@ -84,6 +85,7 @@ def return_roots(
     prepare: Prepare,
     is_sound: IsSound = lambda *_: None,
     *,
+    is_replaced: IsReplaced = lambda _: False,
     dry_run: bool = False,
 ) -> Iterator[ReplicaReturn]:
     """Rejoin the roots that answer, one after the other; their outdated incarnations are deleted.
@@ -119,7 +121,7 @@ def return_roots(
             look = partial(old_incarnations, storage, newest, root)
             for old in outdated(newest, agreement.slowness.ask(root, look, time_for(newest))):
                 with suppress(InvalidOption):  # it has the only copy of data
-                    forget(storage, old, is_sound)
+                    forget(storage, old, is_sound, is_replaced=is_replaced)
         except TxnlogError as error:
             failed = failed or error
     if failed is not None:

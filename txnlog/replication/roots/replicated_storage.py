@@ -25,6 +25,7 @@ from txnlog.replication.roots.everywhere import Everywhere
 from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.outdated_controller import check_controller
 from txnlog.replication.roots.placed_data import (
+    asks_all,
     confirm_placed,
     list_placed,
     read_elsewhere,
@@ -502,7 +503,8 @@ class ReplicatedStorage(Storage):
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         def begin(epoch: Epoch) -> Epoch:
-            asked = epoch.in_sync if places(epoch) and may_hold_data(folder) else [epoch.leader]
+            must_all = asks_all(epoch, folder) and (places(epoch) or not self.agreement.observes)
+            asked = epoch.in_sync if must_all else [epoch.leader]
             for member in asked:  # who has failed before this is passed over
                 self.agreement.check_mark(epoch, member)
             return epoch
