@@ -310,9 +310,10 @@ def is_unique(path: str) -> bool:
 def is_framed(path: str) -> bool:
     """Whether an object has a checksum of all its bytes in itself: it is no data, nor a manifest.
 
-    The log has those of data, or tells its batches', and the list of manifests has theirs.
+    The log has those of data, or tells its batches', and the list of manifests has theirs. What a
+    catalog has put for tables is for others to read, and has none.
     """
-    return _FRAMED.search(path) is not None
+    return _FRAMED.search(path) is not None and not path.startswith(f"{TABLES}/")
 
 
 def topic_log(topic: str) -> str:

@@ -104,6 +104,7 @@ def publish_iceberg(
         raise InvalidOption(
             f"the catalog must be one of pyiceberg.catalog.load_catalog, not {kind}"
         )
+    iceberg_url(logs.storage)  # before a namespace is made
     secrets = secrets_of(catalog.properties)
 
     def attempt() -> TablePublication:

@@ -115,6 +115,11 @@ class FilePlan:
 
 def store_url(storage: Storage) -> str:
     """The URL at which engines find the store's files. Raises InvalidOption if they cannot."""
+    if storage.kind() == "replicated":
+        raise InvalidOption(
+            f"the store at {storage.url} lies on several roots: where its files are changes with "
+            "the leader, so no table can name them. Tables are of stores on one root"
+        )
     local = storage.local_path("")
     if local is not None:
         return f"file://{local}"
