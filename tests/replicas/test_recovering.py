@@ -250,6 +250,45 @@ def test_a_member_is_forgotten_and_nothing_was_written_since(
     assert values(reopened(tmp_path, "a")) == ["1"]
 
 
+@pytest.mark.parametrize("gone", ["a", "b"])
+@pytest.mark.parametrize("noticed_by", ["operator", "writer"])
+def test_a_root_that_is_given_up_is_not_waited_for(
+    made: txnlog.Store, tmp_path: Path, gone: str, noticed_by: str
+) -> None:
+    """Another one has taken its place: nothing is to be done, and nobody need ask it."""
+    root, other = ("r0", "b") if gone == "a" else ("r1", "a")
+    replicas = Replicas(made)
+    replicas.alter({AUTO_RETURN: True})
+    shutil.rmtree(tmp_path / gone)
+    if noticed_by == "operator":
+        replicas.remove(root)
+    else:
+        write(made, "2")
+    replicas.add(str(tmp_path / "c"))
+    assert replicas.describe().condition == "degraded"
+    replicas.forget(f"{root}-0", lost=True)
+    described = replicas.describe()
+    assert (described.out, described.condition) == ((root,), "whole")
+    made.maintain()
+    assert not (tmp_path / gone).exists()
+    expected = values(made)
+    away = lose(tmp_path / "control")
+    for url in (other, "c"):
+        assert values(reopened(tmp_path, url)) == expected
+    away()
+    assert replicas.move_controller(str(tmp_path / "new")).untold == ()
+    shutil.rmtree(tmp_path / "new")
+    recover(tmp_path, other, "newer")
+    urls = [str(tmp_path / url) for url in (other, "c")]
+    place = str(tmp_path / "newer")
+    made = open_replicas(urls, controller=place, create=True, clock=VirtualClock(seed=9)).store
+    write(made, "3")
+    Replicas(made).add(str(tmp_path / gone))
+    assert {*Replicas(made).describe().in_sync} >= {f"{root}-1", "r2-0"}
+    assert Replicas(made).describe().condition == "whole"
+    assert values(reopened(tmp_path, gone)) == [*expected, "3"]
+
+
 def came_and_leads(folder: Path) -> ReplicatedStorage:
     """r2 has all that was written, and no epoch yet; r0, which knows the newest ones, is out."""
     storage = find_replicated(reopened(folder)._storage)
@@ -442,8 +481,17 @@ def test_a_damaged_note_is_none(made: txnlog.Store, tmp_path: Path) -> None:
     assert values(reopened(tmp_path, "a")) == ["1", "2"]
 
 
+def give_up(store: txnlog.Store, root: str) -> None:
+    """A root is lost for good. Another one has its place, if it led."""
+    replicas = Replicas(store)
+    if root not in replicas.describe().out:
+        replicas.remove(root)
+    for member in [one for one in replicas._roots.agreement.refresh().left if one[:2] == root]:
+        replicas.forget(member, lost=True)
+
+
 def run(folder: Path, seed: int) -> None:
-    """Writes, roots that go and come, and then the controller is lost."""
+    """Writes, roots that go and come, some for good, and then the controller is lost."""
     chance = random.Random(seed)
     roots = {name: folder / name for name in "abc"}
     store = open_replicas(
@@ -456,18 +504,23 @@ def run(folder: Path, seed: int) -> None:
     acknowledged: list[str] = []
     away: dict[str, Callable[[], object]] = {}
     for step in range(chance.randrange(4, 14)):
-        what = chance.choice(["write", "write", "lose", "back", "elect", "reopen"])
+        what = chance.choice(["write", "write", "lose", "back", "give up", "elect", "reopen"])
         with suppress(TxnlogError):
             if what == "write":
                 write(store, str(step))
                 acknowledged.append(str(step))
-            elif what == "lose" and len(away) < 2:
+            elif what == "lose" and len(away) < len(roots) - 1:
                 name = chance.choice([name for name in roots if name not in away])
                 away[name] = lose(roots[name])
             elif what == "back" and away:
                 name = chance.choice([*away])
                 away.pop(name)()
                 Replicas(store).add(str(roots[name]))
+            elif what == "give up" and away:
+                name = chance.choice([*away])
+                give_up(store, f"r{'abc'.index(name)}")
+                away.pop(name)
+                roots.pop(name)
             elif what == "elect":
                 Replicas(store).elect(f"r{chance.randrange(3)}")
             elif what == "reopen":
@@ -487,8 +540,8 @@ def run(folder: Path, seed: int) -> None:
             away.pop(chance.choice([*away]))()
     for bring_back in away.values():
         bring_back()
-    recover(folder, chance.choice("abc"))  # tells those that were away
-    assert values(reopened(folder, chance.choice("abc"))) == acknowledged
+    recover(folder, chance.choice([*roots]))  # tells those that were away
+    assert values(reopened(folder, chance.choice([*roots]))) == acknowledged
 
 
 SEEDS = [pytest.param(n, marks=[] if n < 8 else [pytest.mark.more]) for n in range(60)]

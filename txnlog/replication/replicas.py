@@ -391,8 +391,8 @@ class Replicas:
 
         Args:
             member: its name, such as 'r1-0', as in :meth:`describe`. A current member is refused.
-            lost: its root will never answer again: it is no longer waited for, nothing is deleted,
-                and data of which it had the only copy is lost.
+            lost: its root will never answer again: it is no longer waited for, nor brought back by
+                itself, nothing is deleted, and data of which it had the only copy is lost.
             dry_run: only say what would be deleted.
 
         Raises:

@@ -29,7 +29,7 @@ from txnlog.errors import (
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.controller import list_epochs
-from txnlog.replication.roots.epochs import Epoch, decided_at, root_of
+from txnlog.replication.roots.epochs import Epoch, counted_roots, decided_at, root_of
 from txnlog.replication.roots.members import (
     MARK_DECODER,
     MarkedDisk,
@@ -104,7 +104,7 @@ def move_controller(
         ahead = 0 if epoch.controller == to.url else 1 if epoch.controllers else 2
         return ControllerMove(to.url, epoch.number + ahead, (), ())
     told = [root for root in epoch.roots if tell_root(agreement, opener, epoch, root)]
-    untold = [root for root in epoch.roots if root not in told]
+    untold = [root for root in counted_roots(epoch) if root not in told]
     return ControllerMove(to.url, epoch.number, tuple(told), tuple(untold))
 
 

@@ -15,6 +15,7 @@ from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
     by_last_in_sync,
+    counted_roots,
     last_in_sync,
     list_settings,
     member_of,
@@ -85,7 +86,8 @@ class ReplicasDescription:
     ``condition`` is 'offline' if no root in sync answers, 'no controller' if it fails, and this is
     what all roots keep of its epochs, 'outdated controller' if a root has an epoch that it lacks,
     so that nothing here need be true, 'below minimum' if fewer do than ``min_insync``, and 'whole'
-    if all roots are in sync, answer, and lack nothing that was counted.
+    if all roots are in sync, answer, and lack nothing that was counted, but for those that were
+    taken out and forgotten, or given up.
 
     ``under_replicated`` are data files at fewer roots in sync than ``replication.factor`` says, and
     ``under_replicated_bytes`` their sizes; None if not requested, or a root does not answer.
@@ -282,7 +284,7 @@ def _condition(
         return "below minimum"
     if answering < max(1, epoch.min_insync):
         return "unknown"
-    is_whole = len(of_set) == answering == len(found) and not any(
+    is_whole = len(of_set) == answering == len(counted_roots(epoch)) and not any(
         one.objects_behind or one.differing for one in found
     )
     return "degraded" if not is_whole or (lacking and lacking.under_replicated) else "whole"

@@ -216,6 +216,15 @@ def member_of(epoch: Epoch, root: str) -> Member | None:
     return next((member for member in epoch.members if root_of(member) == root), None)
 
 
+def counted_roots(epoch: Epoch) -> list[str]:
+    """The roots without those that are gone for good: taken out, with nothing left of them.
+
+    Such a root comes back by a later epoch alone, which others know before it is in sync.
+    """
+    there = {*map(root_of, (*epoch.in_sync, *epoch.joining, *epoch.left))}
+    return [root for root in epoch.roots if root in there or root not in epoch.taken_out]
+
+
 def by_last_in_sync(epoch: Epoch) -> list[Member]:
     """Those that were in sync once, the last of them first: so an unclean election takes them."""
     return sorted(epoch.left, key=lambda member: -epoch.left[member].epoch)
@@ -328,6 +337,14 @@ def forgotten(epoch: Epoch, member: Member, who: Proposer) -> Epoch:
         raise ValueError(f"{member} is a member")
     left = {other: was for other, was in epoch.left.items() if other != member}
     return _next(epoch, who, left=left)
+
+
+def given_up(epoch: Epoch, member: Member, who: Proposer) -> Epoch:
+    """An old incarnation is forgotten of a root that is lost for good: it is not tried again."""
+    root = root_of(member)
+    is_out = member_of(epoch, root) is None and root not in epoch.taken_out
+    after = forgotten(epoch, member, who)
+    return taken_out(after, root) if is_out else after
 
 
 def configured(epoch: Epoch, settings: Mapping[str, str], who: Proposer) -> Epoch:

@@ -32,6 +32,7 @@ from txnlog.replication.roots.epochs import (
     Proposer,
     Root,
     check_settings,
+    counted_roots,
     first_epoch,
     incarnation_of,
     next_incarnation,
@@ -106,7 +107,8 @@ def make_replicas(
         first = first_epoch(named, checked, Proposer(clock.token(), clock.now_ms(), "made"))
         _make(opener, control, dict(zip(named.values(), storages, strict=True)), first)
         found = epochs.newest()
-    if {root.url for root in found.roots.values()} != {*urls}:
+    needed = {found.roots[root].url for root in counted_roots(found)}
+    if not needed <= {*urls} <= {root.url for root in found.roots.values()}:
         there = ", ".join(root.url for root in found.roots.values())
         raise StoreExists(f"{control.url} is the controller of other roots: {there}")
     storage = _open(epochs.storage.url, opener, clock)

@@ -28,6 +28,7 @@ from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
     forgotten,
+    given_up,
     incarnation_of,
     member_of,
     root_of,
@@ -141,6 +142,16 @@ def _keep_epoch(agreement: Agreement, epoch: Epoch, member: Member) -> None:
 
     Raises MemberFailed: none does. StorageError: one knows a later one than the controller.
     """
+    failures = _note(agreement, epoch)
+    if None in failures:
+        return
+    newest = {one: _newest_noted(agreement, epoch, one) for one in (member, *epoch.in_sync)}
+    if newest.pop(member) > max(newest.values()):  # a disk that is full can be read
+        raise next(failed for failed in failures if failed is not None)
+
+
+def _note(agreement: Agreement, epoch: Epoch) -> list[MemberFailed | None]:
+    """Have those in sync keep an epoch; how each has failed."""
 
     def keep(one: Member) -> MemberFailed | None:
         try:
@@ -149,12 +160,7 @@ def _keep_epoch(agreement: Agreement, epoch: Epoch, member: Member) -> None:
             return failed
         return None
 
-    failures = agreement.controller.storage.gather(partial(keep, one) for one in epoch.in_sync)
-    if None in failures:
-        return
-    newest = {one: _newest_noted(agreement, epoch, one) for one in (member, *epoch.in_sync)}
-    if newest.pop(member) > max(newest.values()):  # a disk that is full can be read
-        raise next(failed for failed in failures if failed is not None)
+    return agreement.controller.storage.gather(partial(keep, one) for one in epoch.in_sync)
 
 
 def _newest_noted(agreement: Agreement, epoch: Epoch, member: Member) -> int:
@@ -173,7 +179,8 @@ def _give_up(
         raise InvalidOption(f"{member} was let go of before, or never was in sync")
     if not dry_run:
         who = agreement.proposer(f"an operator gives {member} up as lost")
-        agreement.propose_alone(forgotten(epoch, member, who))
+        agreement.propose_alone(given_up(epoch, member, who))
+        _note(agreement, agreement.refresh())  # who reads without the controller knows it, too
     return Forgotten(member, epoch.roots[root_of(member)].url, 0, 0)
 
 

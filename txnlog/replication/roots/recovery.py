@@ -48,6 +48,7 @@ from txnlog.replication.roots.epochs import (
     Member,
     Proposer,
     Root,
+    counted_roots,
     decided_again,
     decided_at,
     incarnation_of,
@@ -143,7 +144,7 @@ def recover_at(
     if 0 not in list_epochs(place):
         _put_epoch(place, oldest)
     told = [root for root in recovered.roots if _tell(opener, slowness, recovered, root)]
-    untold = [root for root in recovered.roots if root not in told]
+    untold = [root for root in counted_roots(recovered) if root not in told]
     return ControllerMove(to.url, recovered.number, tuple(told), tuple(untold))
 
 
@@ -195,7 +196,7 @@ def _ask_roots(
         )
     # By the URLs that the epochs say: what was named may be an old copy.
     kept = _Kept(opener, {mark.controller, old, *epoch.controllers}, slowness, known, first)
-    while unasked := epoch.roots.keys() - kept.asked:
+    while unasked := {*counted_roots(epoch)} - kept.asked:
         for root in sorted(unasked):
             kept.open(root, epoch.roots[root])
         epoch = kept.newest() or epoch
@@ -354,7 +355,7 @@ def _check_answered(epoch: Epoch, kept: _Kept, lost: Collection[str]) -> None:
     if unknown := {*lost} - epoch.roots.keys():
         raise InvalidOption(f"there is no root {', '.join(sorted(unknown))}")
     missing = {*map(root_of, {*epoch.in_sync} - kept.read)} | (
-        kept.failed.keys() & epoch.roots.keys()
+        kept.failed.keys() & {*counted_roots(epoch)}
     )
     missing -= {*lost}
     if missing:
