@@ -75,7 +75,28 @@ def test_requests_to_roots_are_counted(replicated: Store) -> None:
         browser.get("/store")
         shown = text_of(browser, "/store/replicas")
         costs = dict(re.findall(r"(\w+)\s(\d+)", shown.partition("since the last page: ")[2]))
-        assert (costs["list_folders"], costs["list"], costs["list_all"]) == ("4", "6", "1")
+        assert (costs["list_folders"], costs["list"], costs["list_all"]) == ("4", "5", "1")
+
+
+@pytest.mark.parametrize("away", [None, "controller", "a", "b"])
+@pytest.mark.parametrize("opened_by", ["a", "b", "controller"])
+def test_the_page_says_what_describe_does(
+    replicated: Store, tmp_path: Path, opened_by: str, away: str | None
+) -> None:
+    """Whatever is away, since before or after the store was opened."""
+    replicated.topics.create("orders")
+    if away is not None and away != opened_by:
+        (tmp_path / away).rename(tmp_path / "away")
+    store = txnlog.open(str(tmp_path / opened_by))
+    if away == opened_by:
+        (tmp_path / away).rename(tmp_path / "away")
+    told = Replicas(txnlog.open(str(tmp_path / "b")) if away == "a" else store).describe()
+    assert told.condition == {None: "whole", "controller": "no controller"}.get(away, "degraded")
+    with look_at(store) as browser:
+        shown = text_of(browser, "/store/replicas")
+        assert told.condition in shown
+        for one in told.replicas:
+            assert f"{one.root} {one.state} {one.answer}" in shown
 
 
 def test_a_topic_is_created_with_its_factor(replicated: Store) -> None:

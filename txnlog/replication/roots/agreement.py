@@ -164,6 +164,12 @@ class Agreement:
         """Why the controller tells nothing; None if it did so when it was last asked."""
         self._asked_s = 0.0
 
+    def begin_as(self, other: Agreement) -> None:
+        """Know what another one does: which epoch is the newest, who answers, how it is read."""
+        self._epoch, self.find_kept = other._epoch, other.find_kept
+        self.lost, self._asked_s = other.lost, other._asked_s
+        self.slowness, self.answered_s = other.slowness, other.answered_s
+
     # -- epochs and members ----------------------------------------------------------------------
 
     def epoch(self) -> Epoch:

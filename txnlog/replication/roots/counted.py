@@ -41,5 +41,5 @@ def counted(storage: ReplicatedStorage, counting: CountingStorage) -> Replicated
         found = ReplicatedStorage(controller, _CountedOpener(opener, counting), clock=clock)
     else:
         found = ReplicatedStorage(controller, lambda *of: counting.beside(opener(*of)), clock=clock)
-    found.agreement.answered_s = storage.agreement.answered_s
+    found.agreement.begin_as(storage.agreement)
     return found
