@@ -22,6 +22,7 @@ from tests.support.replication.replica_folders import (
 from tests.support.wrong_values import call_wrongly
 from txnlog.errors import (
     CorruptEntry,
+    InvalidConfig,
     InvalidOption,
     NotAStore,
     NotEnoughReplicas,
@@ -108,6 +109,37 @@ def test_roots_that_cannot_be_taken_out_or_brought_in(tmp_path: Path) -> None:
         Replicas(store).add(str(tmp_path / "control"))
     with pytest.raises(InvalidOption, match="are nested"):
         Replicas(store).add(str(tmp_path / "control" / "below"))
+
+
+@pytest.mark.parametrize(
+    ("folder", "rack", "expected"),
+    [
+        ("full", "hall-2", NotAStore),
+        ("others", "hall-2", StoreExists),
+        ("b", "hall-2", InvalidOption),
+        ("control/below", "hall-2", InvalidOption),
+        ("new", "two\nlines", InvalidConfig),
+        ("new", "", InvalidConfig),
+    ],
+    ids=["full", "of another store", "in sync", "nested", "no label", "empty label"],
+)
+def test_what_is_refused_leaves_no_rack_and_no_mark(
+    tmp_path: Path, folder: str, rack: str, expected: type[TxnlogError]
+) -> None:
+    """The next new root has the same name."""
+    store = make(tmp_path)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/foo").write_text("x")
+    others = [str(tmp_path / name) for name in ("others", "others2")]
+    open_replicas(others, controller=str(tmp_path / "control2"), create=True)
+    before = Replicas(store).alter({})
+    with pytest.raises(expected):
+        Replicas(store).add(str(tmp_path / folder), rack=rack)
+    assert Replicas(store).alter({}) == before
+    assert not (tmp_path / "new/replica.json").exists()
+    Replicas(store).add(str(tmp_path / "newer"), rack="hall-3")
+    found = [(one.key, one.value) for one in Replicas(store).alter({}) if "rack" in one.key]
+    assert found == [("replica.rack.r2", "hall-3")]
 
 
 def test_the_last_root_that_answers_is_not_taken_out(tmp_path: Path) -> None:

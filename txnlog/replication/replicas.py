@@ -223,9 +223,13 @@ class Replicas:
         storage = self._go_by_controller()
         if dry_run:
             return plan_join(storage, url)
-        if rack is not None:
-            change_settings(storage.agreement, {f"{RACK}.{find_root(storage, url)[0]}": rack})
-        return join(storage.agreement, *prepare_root(storage, url), self._sound_copies())
+        if rack is not None:  # before the folder is marked
+            label = {f"{RACK}.{find_root(storage, url)[0]}": rack}
+            change_settings(storage.agreement, label, dry_run=True)
+        root, url = prepare_root(storage, url)
+        if rack is not None:  # before it is written to; of a folder that is refused none stays
+            change_settings(storage.agreement, {f"{RACK}.{root}": rack})
+        return join(storage.agreement, root, url, self._sound_copies())
 
     def remove(self, root: str, *, force: bool = False, dry_run: bool = False) -> list[Reassigned]:
         """Take a root out of the set, for instance before its disk is replaced.
