@@ -76,7 +76,9 @@ def no_second_reading_of_ids(patch: Patch) -> None:
     patch.setattr(
         FollowedSource,
         "_histories",
-        lambda _, known: {name: (head.number, [head.state]) for name, head in known.items()},
+        lambda _, ids, known: {
+            name: (known[name].number, [known[name].state]) for name in ids if name in known
+        },
     )
 
 

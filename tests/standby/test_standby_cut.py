@@ -82,15 +82,25 @@ class Source:
 
 
 def read(source: Source) -> tuple[int, dict[LogKey, LogPart], dict[str, list[TransactionState]]]:
-    """Read everything as a standby does, while others go on between the requests."""
-    bases = {key: len(source.logs.get(key, ())) for key in (*TOPICS, GROUP)}
+    """Read everything as a standby does, while others go on between the requests.
+
+    Some of it is busy: it is read last before the moment, and first after it.
+    """
+    logs: list[LogKey] = [GROUP, *TOPICS]
+    ids = ["x", "y", "z"]
+    busy = {key for key in logs if source.chance.random() < 0.3}
+    busy_ids = {name for name in ids if source.chance.random() < 0.3}
+    bases: dict[LogKey, int] = {}
     heads = {}
-    for name in ("x", "y", "z"):
-        heads[name] = max(len(source.states.get(name, ())) - 1, 0)
-        source.run(2)
-    for key in (GROUP, *TOPICS):
-        bases[key] = len(source.logs.get(key, ()))
-        source.run(2)
+    for is_busy in (False, True):
+        for name in ids:
+            if (name in busy_ids) is is_busy:
+                heads[name] = max(len(source.states.get(name, ())) - 1, 0)
+                source.run(2)
+        for key in logs:
+            if (key in busy) is is_busy:
+                bases[key] = len(source.logs.get(key, ()))
+                source.run(2)
     decided = {
         (key, number)
         for key in TOPICS
@@ -99,12 +109,14 @@ def read(source: Source) -> tuple[int, dict[LogKey, LogPart], dict[str, list[Tra
     }
     moment = source.now
     histories = {}
-    for name in ("x", "y", "z"):
+    parts = {}
+
+    def read_id(name: str) -> None:
         if name in source.states:
             histories[name] = [state for _, state in source.states[name][heads[name] :]]
         source.run(4)
-    parts = {}
-    for key in (GROUP, *TOPICS):
+
+    def read_log(key: LogKey) -> None:
         entries = source.logs.get(key, [])
         files = tuple(
             NewFile(
@@ -125,6 +137,15 @@ def read(source: Source) -> tuple[int, dict[LogKey, LogPart], dict[str, list[Tra
         ends = (bases[key],) if key[0] == "topic" else ()
         parts[key] = LogPart(bases[key], undecided, files, ends)
         source.run(4)
+
+    for name in sorted(busy_ids & {*source.states}):
+        read_id(name)
+    read_log(GROUP)
+    for key in sorted(TOPICS, key=busy.__contains__, reverse=True):
+        read_log(key)
+    for name in ids:
+        if name not in histories:
+            read_id(name)
     for name in {*source.states} - {*histories}:
         histories[name] = []
     return moment, parts, histories

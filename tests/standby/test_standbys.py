@@ -26,6 +26,7 @@ from txnlog.errors import (
 from txnlog.names import TopicPartition
 from txnlog.replication import Follower, Standby, open_replicas
 from txnlog.replication.standby.rounds import Promoted, Round, Rounds
+from txnlog.replication.standby.source import SourceView
 from txnlog.replication.standby.standby_storage import StandbyStorage, find_at
 from txnlog.replication.standby.sweep import KEPT_ROUNDS
 from txnlog.storage.base import Storage
@@ -146,6 +147,80 @@ def test_what_a_round_costs() -> None:
         producer.send("b", b"new")
     read, put = requests_of_round()
     assert put["put_if_absent"] == 1 + 3, "data, an entry and a checkpoint; the round"
+
+
+class _WhileQuietIsRead(ForwardingStorage):
+    """Something happens whenever the log of one id is read."""
+
+    happens: Callable[[], object] = staticmethod(lambda: None)
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        if folder == "transactions/quiet":
+            self.happens()
+        return self.inner.list_names(folder, start_after)
+
+
+@pytest.mark.parametrize("busy", ["id", "topic", "group"])
+def test_a_log_that_is_cleaned_while_others_are_read(
+    busy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes to read all others: from the second look on it is read beside none."""
+    clock, source, target = VirtualClock(seed=1), HeapStorage(), HeapStorage()
+    ages = {"log.cleanup.age.ms": 1_000, "transaction.max.timeout.ms": 1_000}
+    store = attach(source, create=True, clock=clock, config=ages)
+    store.topics.create("a")
+    store.topics.create("b")
+    producer, consumer = store.producer(), store.consumer(group_id="g")
+    transactional = {}
+    for name in ("busy", "quiet"):
+        transactional[name] = store.producer(transactional_id=name, transaction_timeout_ms=1_000)
+        transactional[name].init_transactions()
+    where = TopicPartition("a", 0)
+    at = 0
+
+    def write() -> None:
+        nonlocal at
+        if busy == "topic":
+            producer.send("a", b"x")
+            producer.flush()
+        elif busy == "group":
+            consumer.commit({where: at})
+        else:
+            with transactional["busy"].transaction():
+                transactional["busy"].send("b", b"x")
+        at += 1
+
+    def burst() -> None:
+        for _ in range(100 if busy == "id" else 200):
+            clock.time_ms += 100
+            write()
+
+    burst()
+    slow = _WhileQuietIsRead(source)
+    standby = Follower(store_of(slow), target)
+    looks: list[int] = []
+    look = standby._source.look
+
+    def counted() -> SourceView:
+        looks.append(at)
+        return look()
+
+    monkeypatch.setattr(standby._source, "look", counted)
+    slow.happens = burst
+    standby.follow()
+    assert 1 < len(looks) <= 3, "the id's topic may be found busy after the id"
+    looks.clear()
+    before = at
+    standby.follow()
+    assert len(looks) <= 2, "one more, since the newest entry of the last round is gone"
+    copy = shown(target)
+    if busy == "group":
+        offset = copy.groups.describe("g").offsets[0].offset
+        assert offset is not None
+        assert offset >= before - 1
+    else:
+        assert len(values(copy, "a" if busy == "topic" else "b")) >= before
+    assert not [one for one in copy.examine(with_probe=False) if one.state not in ("ok", "note")]
 
 
 def test_it_goes_where_nothing_else_is(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class Cut:
     """The longest consistent part.
 
     Args:
-        logs: what was read of each log, after the states of all ids.
+        logs: what was read of each log: of groups before topics.
         histories: by transactional id, its states from the one on that was its newest before the
             moment. None at all: the id was begun after they were read. An id that is missing here
             has no state that could be read: its transactions stay undecided.

@@ -304,8 +304,7 @@ class Follower:
             self._read_anew.add(one.log.log.folder)
             if isinstance(one.log, TopicLog):
                 self._data.forget(one.log.name)
-        self._logs = Logs(storage, self._logs.config, self._logs.clock)
-        self._source = FollowedSource(self._logs)
+        self._logs = self._source.logs = Logs(storage, self._logs.config, self._logs.clock)
         raise SourceMoved(f"{unsure[0].log.log.folder} was cleaned up since the standby followed")
 
     def _goes_on(self, one: SourceLog, known: LogVersion) -> bool:
@@ -414,7 +413,7 @@ class Follower:
         beside += [(number, LogFile(outcome.value)) for number, outcome in one.markers.items()]
         for kept in beside:
             path = f"{folder}/{names.log_file(*kept)}"
-            files[path] = self._get(path)
+            files[path] = one.data[path] if path in one.data else self._get(path)
         newest = state.newest_file
         data = files[f"{folder}/{names.log_file(newest, LogFile.ENTRY)}"]
         self._newest_files[folder] = _NewestFile(attempt, newest, blake2b(data).digest())
@@ -426,6 +425,7 @@ class Follower:
         try:
             return self._logs.storage.get(path)
         except ObjectNotFound as error:
+            self._source.busy.add(path.rpartition("/")[0])
             raise SourceMoved(f"{path} was cleaned up while it was read") from error
 
 

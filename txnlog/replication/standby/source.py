@@ -1,17 +1,21 @@
 """Reads one consistent state of a store while others write.
 
-Everything is read twice: before a moment, and after it the states of all transactional ids, then
-the new files of the logs. ``cut.py`` finds the consistent part; here the states of the logs are
-folded up to it. Nothing is written to the source.
+Everything is read twice: before a moment, and after it the new files of the logs and the states of
+all transactional ids. ``cut.py`` finds the consistent part; here the states of the logs are folded
+up to it. Nothing is written to the source.
+
+A log whose names were freed between the two readings must be read again. So that it does not
+happen again, however many logs there are, such a log is *busy* from then on: it is read last before
+the moment, and first after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -42,6 +46,7 @@ from txnlog.storage.base import Storage
 _ATTEMPTS = 20
 
 AnyState: TypeAlias = TopicState | GroupState
+T = TypeVar("T")
 
 
 class SourceMoved(Exception):
@@ -50,12 +55,16 @@ class SourceMoved(Exception):
 
 @dataclass(slots=True)
 class _Read:
-    """One log as read: its state before the moment, and the entries of its new files."""
+    """One log as read: its state before the moment, and the entries of its new files.
+
+    ``data`` has the bytes of files that were read, by their names within the store.
+    """
 
     log: TopicLog | GroupLog
     part: LogPart
     listing: Listing
     entries: dict[int, Any]
+    data: dict[str, bytes]
     manifests: ManifestList | None
 
 
@@ -64,7 +73,7 @@ class SourceLog:
     """One log for a round.
 
     ``files`` are those of its undecided entries, and the newest one. ``markers`` are the outcomes
-    of other entries in these files, by their markers.
+    of other entries in these files, by their markers. ``data`` has files that were read.
     """
 
     log: TopicLog | GroupLog
@@ -72,6 +81,7 @@ class SourceLog:
     manifests: ManifestList | None
     files: tuple[int, ...]
     markers: dict[int, Outcome]
+    data: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +110,8 @@ class FollowedSource:
         self.logs = logs
         self._storage = logs.storage
         self._damaged: set[str] = set()
+        self.busy: set[str] = set()
+        """The folders of logs whose names were freed once while a round was made."""
 
     def topics(self) -> list[TopicLog]:
         """The logs of all topics, as last read, if they were."""
@@ -111,14 +123,22 @@ class FollowedSource:
         Raises SourceMoved, StorageError, CorruptEntry.
         """
         self._damaged = set()
-        known = self._heads()
-        lists = self._refresh()
+        known: dict[str, Head] = {}
+        lists: dict[str, ManifestList | None] = {}
+        ids, groups, topics = self.logs.transactions.ids(), self._groups(), self.topics()
+        for busy in (False, True):
+            known |= self._heads(name for name in ids if self._is_busy_id(name) is busy)
+            self._storage.gather(log.refresh for log in groups if self._is_busy(log) is busy)
+            lists |= self._refresh([log for log in topics if self._is_busy(log) is busy])
         reached_ms = self.logs.clock.now_ms()
-        histories = self._histories(known)
+        busy_ids = {*filter(self._is_busy_id, known)}
+        histories = self._histories(busy_ids, known)
         # Groups first: the records that they have read are then in the topics.
-        read = {("group", log.name): self._read_on(log, None) for log in self._groups()} | {
-            ("topic", log.name): self._read_on(log, lists.get(log.name)) for log in self.topics()
+        read = {("group", one.log.name): one for one in self._read_new(self._groups(), {})} | {
+            ("topic", one.log.name): one for one in self._read_new(self.topics(), lists)
         }
+        rest = {*known, *self.logs.transactions.ids()} - busy_ids
+        histories |= self._histories(rest, known)
         keyed = cast("dict[LogKey, _Read]", read)
         first = {name: number for name, (number, _) in histories.items()}
         states = {name: found for name, (_, found) in histories.items()}
@@ -142,10 +162,10 @@ class FollowedSource:
 
     # -- before the moment -----------------------------------------------------------------------
 
-    def _heads(self) -> dict[str, Head]:
-        ids = self.logs.transactions.ids()
-        found = self._storage.gather(partial(self._head, name) for name in ids)
-        return {name: head for name, head in zip(ids, found, strict=True) if head is not None}
+    def _heads(self, ids: Iterable[str]) -> dict[str, Head]:
+        chosen = [*ids]
+        found = self._storage.gather(partial(self._head, name) for name in chosen)
+        return {name: head for name, head in zip(chosen, found, strict=True) if head is not None}
 
     def _head(self, transactional_id: str) -> Head | None:
         try:
@@ -154,22 +174,42 @@ class FollowedSource:
             self._damaged.add(transactional_id)
             return None
 
-    def _refresh(self) -> dict[str, ManifestList | None]:
-        """Refresh all logs; returns each topic's manifest list for its settled appends."""
-        self._storage.gather(log.refresh for log in self._groups())
-        logs = self.topics()
+    def _refresh(self, logs: Sequence[TopicLog]) -> dict[str, ManifestList | None]:
+        """Refresh topics; returns the manifest list for the settled appends of each."""
         found = self._storage.gather(partial(_refresh_topic, log) for log in logs)
         return dict(zip((log.name for log in logs), found, strict=True))
 
     # -- after it --------------------------------------------------------------------------------
 
+    def _is_busy(self, log: TopicLog | GroupLog) -> bool:
+        return log.log.folder in self.busy
+
+    def _is_busy_id(self, transactional_id: str) -> bool:
+        return names.transaction_log(transactional_id) in self.busy
+
+    def _note_if_moved(self, folder: str, read: Callable[[], T]) -> T | SourceMoved:
+        """What was read of a log, or the error after which it is busy."""
+        try:
+            return read()
+        except SourceMoved as error:
+            self.busy.add(folder)
+            return error
+
     def _histories(
-        self, known: Mapping[str, Head]
+        self, ids: Iterable[str], known: Mapping[str, Head]
     ) -> dict[str, tuple[int, Sequence[TransactionState]]]:
         """By id, the number of its first state that counts, and the states from there on."""
-        ids = [name for name in self.logs.transactions.ids() if name not in self._damaged]
-        found = self._storage.gather(partial(self._history, n, known.get(n)) for n in ids)
-        return {name: one for name, one in zip(ids, found, strict=True) if one is not None}
+        chosen = sorted({*ids} - self._damaged)
+        found = self._storage.gather(
+            partial(
+                self._note_if_moved,
+                names.transaction_log(name),
+                partial(self._history, name, known.get(name)),
+            )
+            for name in chosen
+        )
+        read = dict(zip(chosen, _all_or_raise(found), strict=True))
+        return {name: one for name, one in read.items() if one is not None}
 
     def _history(
         self, transactional_id: str, known: Head | None
@@ -178,13 +218,16 @@ class FollowedSource:
         log = SequenceLog(self._storage, folder, self.logs.clock)
         for _ in range(_ATTEMPTS):
             entries = log.listing(known.number if known else 0).entries
-            if not entries and known is None:
-                return None  # removed since it was listed
-            if known is not None and entries[:1] != (known.number,):
+            if known is None:
+                begin = self._find_beginning(transactional_id)
+                if not entries or entries[-1] < begin:
+                    return None  # removed since it was listed, but for strays
+            else:
+                begin = known.number
+            if entries[:1] != (begin,):
                 break
-            if entries != tuple(range(entries[0], entries[0] + len(entries))):
+            if entries != tuple(range(begin, begin + len(entries))):
                 continue  # a listing is not a snapshot
-            begin = entries[0]
             new = entries[1:] if known else entries
             try:
                 read = [
@@ -197,6 +240,11 @@ class FollowedSource:
                 break  # it may be a stray
             return begin, [*([known.state] if known else []), *read]
         raise SourceMoved(f"{folder} was cleaned up while it was read")
+
+    def _find_beginning(self, transactional_id: str) -> int:
+        """The number of an id's first state since it has last expired."""
+        expired = self.logs.transactions.expired(transactional_id)
+        return expired.number + 1 if expired else 0
 
     def _expired(self, states: Mapping[str, object]) -> dict[str, int]:
         """The ids of which only the last state is left, and its number."""
@@ -231,6 +279,21 @@ class FollowedSource:
                 states[owner] = []  # it was begun after the others were read
             # Else nobody knows what became of it: it stays undecided, as in the source.
 
+    def _read_new(
+        self,
+        logs: Sequence[TopicLog] | Sequence[GroupLog],
+        manifests: Mapping[str, ManifestList | None],
+    ) -> list[_Read]:
+        """What is new in each of these logs, the busy ones first."""
+        return _all_or_raise(
+            [
+                self._note_if_moved(
+                    log.log.folder, partial(self._read_on, log, manifests.get(log.name))
+                )
+                for log in sorted(logs, key=self._is_busy, reverse=True)
+            ]
+        )
+
     def _read_on(self, log: TopicLog | GroupLog, manifests: ManifestList | None) -> _Read:
         """The new files of a log since it was refreshed."""
         with log.lock:
@@ -246,21 +309,35 @@ class FollowedSource:
             if not must <= {*listing.entries}:
                 break
             numbers = listing.files_from(begin)
-            if not numbers:
-                part = LogPart(begin, undecided, (), ends, topic_id)
-                return _Read(log, part, listing, {}, manifests)
             try:
                 data = log.log.read(numbers)
+                kept = self._read_kept(log, listing, must) if self._is_busy(log) else {}
             except ObjectNotFound:
                 break
+            if not numbers:
+                part = LogPart(begin, undecided, (), ends, topic_id)
+                return _Read(log, part, listing, {}, kept, manifests)
             found = _fold_new(log, begin, numbers, data)
             if found is None:
                 continue  # a listing is not a snapshot
             if log.log.chapters.is_closed(begin):
                 break  # they may be strays
             part = LogPart(begin, undecided, found[0], ends, topic_id)
-            return _Read(log, part, listing, found[1], manifests)
+            kept |= zip(map(log.log.path, numbers), data, strict=True)
+            return _Read(log, part, listing, found[1], kept, manifests)
         raise SourceMoved(f"{log.log.folder} was cleaned up while it was read")
+
+    def _read_kept(
+        self, log: TopicLog | GroupLog, listing: Listing, files: set[int]
+    ) -> dict[str, bytes]:
+        """What a round may need besides new files: these files, and markers of their entries."""
+        paths = [log.log.path(number) for number in files]
+        paths += [
+            log.log.path(number, names.LogFile(outcome.value))
+            for number, outcome in listing.outcomes.items()
+            if number >= max(files, default=0) or listing.file_of(number) in files
+        ]
+        return dict(zip(paths, self._storage.get_many(paths), strict=True))
 
     # -- the consistent part ---------------------------------------------------------------------
 
@@ -297,7 +374,16 @@ def _as_it_is(one: _Read, state: AnyState, manifests: ManifestList | None) -> So
         and number not in undecided
         and (state.file_of(number) in files or number >= state.newest_file)
     }
-    return SourceLog(one.log, state, manifests, tuple(sorted(files)), markers)
+    return SourceLog(one.log, state, manifests, tuple(sorted(files)), markers, one.data)
+
+
+def _all_or_raise(found: Sequence[T | SourceMoved]) -> list[T]:
+    read = []
+    for one in found:
+        if isinstance(one, SourceMoved):
+            raise one
+        read.append(one)
+    return read
 
 
 def _refresh_topic(log: TopicLog) -> ManifestList | None:
@@ -321,7 +407,11 @@ def _past(one: _Read, number: int, file: int, owner: TransactionRef, cut: Cut) -
             return Outcome.COMMIT if commits else Outcome.ABORT
     if number in one.listing.outcomes:
         return one.listing.outcomes[number]
-    found = one.log.outcomes_in_checkpoints([number], one.listing).get(number)
+    # The log was listed before most ids were: only now a marker that is missing says something.
+    listing = one.log.log.listing(file)
+    if number in listing.outcomes:
+        return listing.outcomes[number]
+    found = one.log.outcomes_in_checkpoints([number], listing).get(number)
     if isinstance(found, Outcome):
         return found
     if not one.log.is_entry_of(number, file, owner):
