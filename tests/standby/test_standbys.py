@@ -389,6 +389,45 @@ def test_a_source_that_was_restored_and_written_to(goes_on: bool, is_known: bool
     assert values(shown(target), "t") == [b"1", b"a", b"b", b"c", b"d"]
 
 
+def _trim(store: Store) -> None:
+    store.topics.delete_records({TopicPartition("t", 0): 3})
+
+
+def _compact(store: Store) -> None:
+    store.maintenance.compact("t")
+
+
+def _delete(store: Store) -> None:
+    store.topics.delete("t")
+
+
+def _recreate(store: Store) -> None:
+    store.topics.delete("t")
+    store.topics.create("t")
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["goes-on", "restarted"])
+@pytest.mark.parametrize("release", [_trim, _compact, _delete, _recreate])
+def test_what_the_source_has_lost_is_named_until_nothing_leads_to_it(
+    tmp_path: Path, release: Callable[[Store], None], restarted: bool
+) -> None:
+    store, standby, url = open_pair(tmp_path)
+    store.topics.create("t", config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+    for value in (b"one", b"two", b"three"):
+        with store.producer() as producer:
+            producer.send("t", value, key=b"k")
+    lost = next((tmp_path / "store" / "topics" / "t" / "data").rglob("*.log"))
+    lost.rename(tmp_path / "backup")
+    assert len(standby.follow().lost) == 1
+    (tmp_path / "backup").rename(lost)  # so that compaction can read it
+    release(store)
+    lost.unlink(missing_ok=True)
+    if restarted:
+        standby = Follower(store, url)
+    assert standby.follow().lost == ()
+    assert Standby(txnlog.open(url)).reached().lost == ()
+
+
 def test_a_file_that_the_source_has_lost_is_named(tmp_path: Path) -> None:
     store, standby, url = open_pair(tmp_path)
     store.topics.create("t")

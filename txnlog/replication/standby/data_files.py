@@ -176,6 +176,17 @@ class DataFileCopier:
             self._looked_for = some[-1]
             self.lost.difference_update(set(some).difference(self._copy(some)))
 
+    def drop_released(self, log: TopicLog, state: TopicState) -> None:
+        """Files to which a topic does not lead any more are not lost.
+
+        Raises CorruptEntry, StorageError.
+        """
+        folder = f"{names.topic_folder(log.name)}/data/"
+        lost = {path: names.parse_data_file(path) for path in self.lost if path.startswith(folder)}
+        if lost:
+            placed = placed_files(log.name, log.manifests.unfold(state, segments_alone=True))
+            self.lost -= {path for path, key in lost.items() if key and key[:2] not in placed}
+
 
 def _start(state: TopicState, partition: int) -> int:
     return state.partitions[partition].log_start_offset

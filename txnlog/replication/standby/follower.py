@@ -405,6 +405,8 @@ class Follower:
         if version.shows_same(known):
             assert known is not None
             return known
+        if isinstance(log, TopicLog) and isinstance(state, TopicState):
+            self._data.drop_released(log, state)
         if one.manifests is not None:
             self._data.copy_manifests(log.name, one.manifests)
             path = f"{names.topic_manifests(log.name)}/{names.manifest_list(one.manifests.number)}"
