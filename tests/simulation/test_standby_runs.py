@@ -114,7 +114,7 @@ def whatever_the_source_shows(patch: Patch) -> None:
 def what_the_round_lacks_goes(patch: Patch) -> None:
     """Whether the source needs it or not."""
     patch.setattr(sweep, "_unneeded_by", lambda _, files: files)
-    patch.setattr(sweep, "_is_gone", lambda *_: True)
+    patch.setattr(sweep, "_still_at", lambda *_: set())
 
 
 def what_the_source_does_not_show_goes(patch: Patch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -24,7 +25,7 @@ from txnlog.errors import (
     TxnlogError,
 )
 from txnlog.names import TopicPartition
-from txnlog.replication import Follower, Standby, open_replicas
+from txnlog.replication import Follower, Standby, open_replicas, root_names
 from txnlog.replication.standby.rounds import Promoted, Round, Rounds
 from txnlog.replication.standby.source import SourceView
 from txnlog.replication.standby.standby_storage import StandbyStorage, find_at
@@ -311,6 +312,27 @@ def test_a_standby_of_a_standby() -> None:
     assert len(values(shown(last), "t")) == 6
 
 
+def test_what_a_sweep_costs() -> None:
+    """No request for each file that waits for its deletion at the source."""
+    source, target = FaultyStorage(HeapStorage()), HeapStorage()
+    store = attach(source.inner, create=True, clock=VirtualClock(seed=1))
+    store.topics.create("t")
+    costs = []
+    for _ in range(2):
+        for number in range(20):
+            with store.producer() as producer:
+                producer.send("t", b"%d" % number)
+        standby = follow(source, target)
+        end = store.topics.describe("t").partitions[0].end_offset
+        store.topics.delete_records({TopicPartition("t", 0): end})
+        standby.follow()
+        begun = len(source.requests)
+        assert standby.sweep() == 0
+        costs.append(Counter(request.split()[0] for request in source.requests[begun:]))
+    assert costs[0] == costs[1]
+    assert "size" not in costs[0]
+
+
 def test_old_rounds_go(tmp_path: Path) -> None:
     """What stands for unchanged logs stays; the rest goes with its rounds."""
     store, standby, url = open_pair(tmp_path)
@@ -328,6 +350,115 @@ def test_old_rounds_go(tmp_path: Path) -> None:
     assert copy is not None
     assert len(values(copy, "t")) == 2 * KEPT_ROUNDS
     assert values(copy, "quiet") == []
+
+
+class _Ids:
+    """A store whose ids expire, and come back, and a standby of it."""
+
+    def __init__(self) -> None:
+        self.clock, self.source = VirtualClock(seed=1), HeapStorage()
+        self.source.time_ms = lambda: self.clock.time_ms
+        ages = {"log.cleanup.age.ms": 1_000, "transaction.max.timeout.ms": 1_000}
+        self.store = attach(self.source, create=True, clock=self.clock, config=ages)
+        self.store.topics.create("t")
+        self.target = FaultyStorage(HeapStorage())
+        self.standby = self.follower()
+
+    def follower(self) -> Follower:
+        return Follower(attach(self.source, clock=self.clock), self.target)
+
+    def write(self, transactional_id: str) -> None:
+        with self.store.producer(
+            transactional_id=transactional_id, transaction_timeout_ms=1_000
+        ) as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send("t", b"x")
+
+    def expire(self) -> None:
+        for _ in range(4):
+            self.clock.time_ms += 10 * 86_400_000
+            self.store.maintain()
+        assert not [*self.store.transactions.list()]
+
+    def judge(self) -> None:
+        """The standby knows of each id what the source does, and keeps no file without a reason."""
+        copy = shown(self.target)
+        known = {path for path, _ in copy.storage.list_all("expired")}
+        for path, _ in self.source.list_all("expired"):
+            name = path.split("/")[1]
+            is_alive = self.store.logs.transactions.head(name) is not None
+            assert (path in known) is not is_alive
+            assert (name in copy.storage.list_folders("expired")) is not is_alive
+            assert is_alive or copy.storage.get(path) == self.source.get(path)
+        rounds = Rounds(self.target)
+        newest = rounds.newest()
+        assert newest is not None
+        kept = range(max(newest.number - KEPT_ROUNDS + 1, 0), newest.number + 1)
+        led_to = set()
+        for one in filter(None, map(rounds.read, kept)):
+            led_to |= {
+                root_names.standby_file(version.attempt, log)
+                for log, version in rounds.logs(one).items()
+            }
+            led_to |= {root_names.expired_list(one.expired)} if one.expired else set()
+        for path, _ in self.target.list_all("standby/logs"):
+            of_log = path.rpartition("/")[0].replace("/manifests", "/log")
+            assert {of_log, path} & led_to
+        attempts = {name.split("/")[2] for name in led_to}
+        assert attempts == {*self.target.list_folders("standby/logs")}
+
+
+def test_expired_ids_cost_nothing_while_they_stay() -> None:
+    """Whether there are many or none: not to who follows, and not to who reads a topic."""
+    costs = []
+    for count in (0, 40):
+        ids = _Ids()
+        for number in range(count):
+            ids.write(f"id-{number}")
+        ids.expire()
+        for _ in range(KEPT_ROUNDS + 2):
+            ids.standby.follow()
+        begun = len(ids.target.requests)
+        ids.standby.follow()
+        newest = Rounds(ids.target.inner).newest()
+        assert newest is not None
+        size = len(ids.target.inner.get(root_names.round_file(newest.number)))
+        requests = ids.target.requests[begun:]
+        costs.append((size, Counter(request.split()[0] for request in requests)))
+        values(shown(ids.target), "t")
+        assert "expired" not in " ".join(ids.target.requests[begun:])
+        ids.judge()
+    assert costs[0][1] == costs[1][1]
+    assert abs(costs[0][0] - costs[1][0]) < 100
+    assert costs[0][1] == {"list": 2, "put_if_absent": 1, "list_folders": 1, "delete": 1}
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.more) for n in range(3, 30))]
+)
+def test_ids_that_expire_and_come_back(seed: int) -> None:
+    """Random lives: what is left is what rounds lead to, and at last it goes on as a store."""
+    ids, chance = _Ids(), random.Random(seed)
+    for _ in range(30):
+        for _ in range(chance.randint(0, 2)):
+            ids.write(f"id-{chance.randint(0, 6)}")
+        if chance.random() < 0.2:
+            ids.expire()
+        if chance.random() < 0.2:
+            ids.standby = ids.follower()
+        ids.standby.follow()
+        ids.judge()
+    Standby(shown(ids.target)).promote()
+    promoted = attach(ids.target, clock=ids.clock)
+    for number in range(7):
+        ids_ = ids.store.logs.transactions
+        head = ids_.head(f"id-{number}")
+        assert promoted.logs.transactions.head(f"id-{number}") == head
+        if head is None:
+            assert promoted.logs.transactions.expired(f"id-{number}") == ids_.expired(
+                f"id-{number}"
+            )
 
 
 def test_a_source_that_is_not_there_deletes_nothing(tmp_path: Path) -> None:

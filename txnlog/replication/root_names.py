@@ -31,6 +31,8 @@ CONTROLLER_FILE = "controller.json"
 """On a controller root that a controller was moved to: put before anything else."""
 STANDBY = "standby"
 STANDBY_LOGS = f"{STANDBY}/logs"
+EXPIRED_LIST = f"{EXPIRED}.json"
+"""In an attempt's folder: the versions of the last states of expired ids."""
 STANDBY_STORE_FILE = f"{STANDBY}/{STORE_FILE}"
 """In a standby: how far it has followed, the logs as they were then, and what will make it one."""
 
@@ -128,6 +130,11 @@ def parse_round_token(name: str) -> int | None:
 def standby_file(attempt: str, name: str) -> str:
     """A standby's copy of a file of a log, put by an attempt at a round."""
     return f"{STANDBY_LOGS}/{attempt}/{name}"
+
+
+def expired_list(attempt: str) -> str:
+    """The list of a standby's expired ids, put by an attempt at a round."""
+    return standby_file(attempt, EXPIRED_LIST)
 
 
 def versioned_log(name: str) -> str | None:

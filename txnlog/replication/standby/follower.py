@@ -35,7 +35,7 @@ from txnlog.replication import root_names
 from txnlog.replication.roots.members import MarkedDisk
 from txnlog.replication.roots.same_bytes import put_same
 from txnlog.replication.standby.data_files import DataFileCopier
-from txnlog.replication.standby.rounds import LogVersion, Round, Rounds, StandbyState
+from txnlog.replication.standby.rounds import ExpiredIds, LogVersion, Round, Rounds, StandbyState
 from txnlog.replication.standby.source import (
     FollowedSource,
     SourceLog,
@@ -173,7 +173,7 @@ class Follower:
             raise StorageError(
                 f"{self._logs.storage.url} is cleaned up faster than it can be read: {failure}"
             )
-        sweep_rounds(self._target, found)
+        sweep_rounds(self._rounds, found)
         return Followed(
             found.number,
             found.reached_ms,
@@ -271,7 +271,7 @@ class Follower:
         ends = {one.log.log.folder: one.state.next_entry for one in view.logs}
         for name, (number, _) in view.heads.items():
             ends[names.transaction_log(name)] = number + 1
-        for folder, known in before.logs.items():
+        for folder, known in self._rounds.logs(before).items():
             if folder.startswith((names.TRANSACTIONS, names.EXPIRED)) and folder not in ends:
                 owner = names.transactional_id_of_folder(folder.rpartition("/")[2])
                 if owner in view.expired or owner in view.damaged or owner in view.heads:
@@ -348,7 +348,7 @@ class Follower:
     def _put_round(self, view: SourceView, before: Round | None) -> tuple[Round, int]:
         number = self._standing.number + 1 if self._standing else 0
         attempt = root_names.round_token(number, self._clock.token())
-        known = before.logs if before else {}
+        known = self._rounds.logs(before) if before else {}
         self._check_that_logs_go_on(view, known)
         logs: dict[str, LogVersion] = {}
         files: dict[str, bytes] = {}
@@ -360,12 +360,18 @@ class Follower:
             logs[folder] = _kept(LogVersion(attempt, at + 1), known.get(folder))
             if logs[folder].attempt == attempt:
                 files[f"{folder}/{names.log_file(at, LogFile.ENTRY)}"] = envelope.encode(state)
+        expired: dict[str, LogVersion] = {}
         for name, at in view.expired.items():
             folder = names.expired_log(name)
-            logs[folder] = _kept(LogVersion(attempt, at + 1), known.get(folder))
-            if logs[folder].attempt == attempt:
+            expired[folder] = _kept(LogVersion(attempt, at + 1), known.get(folder))
+            if expired[folder].attempt == attempt:
                 path = f"{folder}/{names.log_file(at, LogFile.ENTRY)}"
                 files[path] = self._get(path)
+        listed = before.expired if before else ""
+        if expired != (self._rounds.expired(before) if before else {}):
+            listed = attempt if expired else ""
+            if expired:
+                files[root_names.EXPIRED_LIST] = envelope.encode(ExpiredIds.of(expired))
         for name in view.damaged:
             found = read_newest_states(self._logs.storage, name, self._clock)
             files |= found
@@ -382,6 +388,7 @@ class Follower:
             view.reached_ms,
             logs,
             tuple(sorted(self._data.lost)),
+            listed,
         )
         if not self._rounds.put(round_):
             self._standing = self._newest()
@@ -391,7 +398,8 @@ class Follower:
             )
         self._standing = StandbyState(number, round_, is_promoted=False)
         self._read_anew = set()
-        return round_, sum(version.attempt == attempt for version in logs.values())
+        changed = [*logs.values(), *expired.values()]
+        return round_, sum(version.attempt == attempt for version in changed)
 
     def _version(
         self, one: SourceLog, attempt: str, known: LogVersion | None, files: dict[str, bytes]

@@ -23,7 +23,7 @@ from txnlog.names import TopicPartition
 from txnlog.replication import root_names
 from txnlog.replication.roots.find_replicas import find_replicas
 from txnlog.replication.roots.same_bytes import put_same
-from txnlog.replication.standby.rounds import Promoted, Round, Rounds
+from txnlog.replication.standby.rounds import LogVersion, Promoted, Round, Rounds
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.reach import Reach
@@ -72,21 +72,19 @@ def promote(target: Storage, clock: Clock) -> Round:
         raise InvalidOption(
             f"{target.url} is still being followed: stop that process, then promote"
         )
-    target.put_round(partial(_move, target, at, name) for at, name in _files(target, last))
+    files = _files(target, rounds.logs(last))
+    target.put_round(partial(_move, target, at, name) for at, name in files)
     # Last: it is a store from here on.
     data = target.get(root_names.STANDBY_STORE_FILE)
     create_once(target, names.STORE_FILE, data, clock)
     return last
 
 
-def _files(target: Storage, last: Round) -> Iterator[tuple[str, str]]:
+def _files(target: Storage, logs: Mapping[str, LogVersion]) -> Iterator[tuple[str, str]]:
     """The current and the new name of each file of the logs."""
-    for log, version in last.logs.items():
+    for log, version in logs.items():
         root = root_names.standby_file(version.attempt, "")
-        folders = [log]
-        if version.manifest_list >= 0:
-            folders.append(f"{log.rpartition('/')[0]}/manifests")
-        for folder in folders:
+        for folder in version.folders(log):
             for at, _ in target.list_all(root + folder):
                 yield at, at.removeprefix(root)
 

@@ -3,19 +3,32 @@
 A round names, for each log, the attempt that has put its files valid from then on. So an attempt's
 files become visible with its round, all at once, or never. The last round of all says that the
 standby was promoted: no follower can put another one.
+
+Expired ids are many, and hardly ever change: they lie in a list of their own, which stays, and
+which is read only by who asks for one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
 from txnlog import names
 from txnlog.clock import Clock
 from txnlog.errors import CorruptEntry, ObjectNotFound
-from txnlog.limits import AnyNumber, Counter, CounterOrNone, LongName, Name, Text, TimeMs
+from txnlog.limits import (
+    MOST_STATE_BYTES,
+    AnyNumber,
+    Counter,
+    CounterOrNone,
+    LongName,
+    Name,
+    Text,
+    TimeMs,
+)
 from txnlog.log.create_once import create_once
 from txnlog.replication import root_names
 from txnlog.state import envelope
@@ -39,12 +52,19 @@ class LogVersion(msgspec.Struct, frozen=True, array_like=True):
         """Whether another version says the same about the log, whichever attempt put it."""
         return other is not None and msgspec.structs.replace(other, attempt=self.attempt) == self
 
+    def folders(self, log: str) -> list[str]:
+        """Where the files of this version of a log lie, in the folder of its attempt."""
+        if self.manifest_list < 0:
+            return [log]
+        return [log, f"{log.rpartition('/')[0]}/manifests"]
+
 
 class Round(msgspec.Struct, frozen=True, tag_field="kind", tag="round"):
     """A round: everything that the source had acknowledged at a time.
 
-    ``reached_ms`` is that time, by the follower's clock. ``lost`` are data files that the source
-    itself should have, but lacks.
+    ``reached_ms`` is that time, by the follower's clock. ``logs`` has all logs but those of expired
+    ids; ``expired`` is the attempt that has put the list of these, empty if there are none.
+    ``lost`` are data files that the source itself should have, but lacks.
     """
 
     number: Counter
@@ -54,6 +74,31 @@ class Round(msgspec.Struct, frozen=True, tag_field="kind", tag="round"):
     reached_ms: TimeMs
     logs: Annotated[dict[LongName, LogVersion], AnyNumber]
     lost: Annotated[tuple[LongName, ...], AnyNumber] = ()
+    expired: str = ""
+
+
+class ExpiredIds(msgspec.Struct, frozen=True, tag_field="kind", tag="expired"):
+    """The logs of expired ids: their next entries, by log, by the attempt that has put the file."""
+
+    most_bytes: ClassVar[int] = MOST_STATE_BYTES
+
+    attempts: Annotated[dict[Name, Annotated[dict[LongName, Counter], AnyNumber]], AnyNumber]
+
+    @classmethod
+    def of(cls, versions: Mapping[str, LogVersion]) -> ExpiredIds:
+        """The list of these versions of logs."""
+        attempts: dict[str, dict[str, int]] = {}
+        for log, version in versions.items():
+            attempts.setdefault(version.attempt, {})[log] = version.next_entry
+        return cls(attempts)
+
+    def versions(self) -> dict[str, LogVersion]:
+        """The version of each log."""
+        return {
+            log: LogVersion(attempt, next_entry)
+            for attempt, logs in self.attempts.items()
+            for log, next_entry in logs.items()
+        }
 
 
 class Promoted(msgspec.Struct, frozen=True, tag_field="kind", tag="promoted"):
@@ -66,6 +111,7 @@ class Promoted(msgspec.Struct, frozen=True, tag_field="kind", tag="promoted"):
 
 
 _DECODER = msgspec.json.Decoder(Round | Promoted)
+_EXPIRED_DECODER = msgspec.json.Decoder(ExpiredIds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +129,8 @@ class Rounds:
     def __init__(self, storage: Storage, clock: Clock | None = None) -> None:
         self.storage = storage
         self._clock = clock
+        self._read: dict[int, Round] = {}
+        self._expired: tuple[str, Mapping[str, LogVersion]] = "", {}
 
     def newest(self, known: StandbyState | None = None) -> StandbyState | None:
         """The newest round; None if there is none yet.
@@ -114,14 +162,43 @@ class Rounds:
     def read(self, number: int) -> Round | None:
         """One round; None if it was deleted."""
         path = root_names.round_file(number)
-        try:
-            read = envelope.decode(self.storage.get(path), _DECODER, path)
-        except ObjectNotFound:
-            return None
-        return read if isinstance(read, Round) else read.last
+        if number not in self._read:
+            try:
+                read = envelope.decode(self.storage.get(path), _DECODER, path)
+            except ObjectNotFound:
+                return None
+            self._read[number] = read if isinstance(read, Round) else read.last
+        return self._read[number]
+
+    def forget(self, end: int) -> None:
+        """Keep no round before round ``end`` in memory."""
+        self._read = {number: read for number, read in self._read.items() if number >= end}
+
+    def expired(self, round_: Round) -> Mapping[str, LogVersion]:
+        """The versions of expired ids' logs in a round, read if they are not those read last.
+
+        Raises:
+            ObjectNotFound: they are gone: there are newer rounds since.
+            CorruptEntry, UnsupportedVersion: the list is damaged, or of a newer txnlog.
+        """
+        attempt = round_.expired
+        if not attempt:
+            return {}
+        if attempt != self._expired[0]:
+            path = root_names.expired_list(attempt)
+            found = envelope.decode(self.storage.get(path), _EXPIRED_DECODER, path)
+            self._expired = attempt, found.versions()
+        return self._expired[1]
+
+    def logs(self, round_: Round) -> dict[str, LogVersion]:
+        """The versions of all logs in a round. Raises what :meth:`expired` does."""
+        return {**round_.logs, **self.expired(round_)}
 
     def put(self, entry: Round | Promoted) -> bool:
         """Put the next one; False if another process was first. Raises StorageError: unknown."""
         assert self._clock is not None
         path = root_names.round_file(entry.number)
-        return create_once(self.storage, path, envelope.encode(entry), self._clock)
+        is_ours = create_once(self.storage, path, envelope.encode(entry), self._clock)
+        if is_ours and isinstance(entry, Round):
+            self._read[entry.number] = entry
+        return is_ours

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from txnlog import names
-from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError
 from txnlog.replication import root_names
-from txnlog.replication.standby.rounds import Rounds, StandbyState
+from txnlog.replication.standby.rounds import LogVersion, Rounds, StandbyState
 from txnlog.storage import open_storage
 from txnlog.storage.base import AsOf, Kind, Storage
 from txnlog.storage.forwarding import ForwardingStorage
@@ -85,8 +85,20 @@ class StandbyStorage(ReadOnlyStorage):
         log = root_names.versioned_log(name)
         if log is None:
             return name
-        version = standing.round.logs.get(log)
+        version = self._versions(standing, log).get(log)
         return root_names.standby_file(version.attempt, name) if version else None
+
+    def _versions(self, standing: StandbyState, folder: str) -> Mapping[str, LogVersion]:
+        """The versions of the logs in a folder, and perhaps of others."""
+        while True:
+            try:
+                if f"{folder}/".startswith(f"{names.EXPIRED}/"):
+                    return self._rounds.expired(standing.round)
+                return standing.round.logs if folder else self._rounds.logs(standing.round)
+            except ObjectNotFound as error:
+                before, standing = standing, self.standing()
+                if standing.number == before.number:
+                    raise CorruptEntry(f"{self.url}: {error}; restore it from a backup") from error
 
     def _read(self, name: str, read: Callable[[str], T]) -> T:
         at = self._at(name, self.standing(fresh=False))
@@ -151,7 +163,7 @@ class StandbyStorage(ReadOnlyStorage):
             return self.inner.list_folders(folder)
         depth = len(folder.split("/")) if folder else 0
         begin = f"{folder}/" if folder else ""
-        logs = (log for log in standing.round.logs if log.startswith(begin))
+        logs = (log for log in self._versions(standing, folder) if log.startswith(begin))
         return sorted({log.split("/")[depth] for log in logs})
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
@@ -164,7 +176,7 @@ class StandbyStorage(ReadOnlyStorage):
             return
         if not folder:
             yield names.STORE_FILE, self.size(names.STORE_FILE)
-        for log, version in standing.round.logs.items():
+        for log, version in self._versions(standing, folder).items():
             if not f"{log}/".startswith(begin) and not begin.startswith(f"{log}/"):
                 continue
             root = root_names.standby_file(version.attempt, "")

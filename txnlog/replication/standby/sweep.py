@@ -7,7 +7,7 @@ the standby was not promoted: so files of its writers are never in that listing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
+from contextlib import suppress
 from itertools import chain
 
 from msgspec.structs import replace
@@ -34,31 +34,44 @@ KEPT_ROUNDS = 8
 """How many rounds stay for their readers."""
 
 
-def sweep_rounds(target: Storage, newest: Round) -> None:
+def sweep_rounds(rounds: Rounds, newest: Round) -> None:
     """Delete files of older rounds to which no newer one refers.
 
     An attempt at a round whose number is taken can never become visible. Raises StorageError.
     """
-    end = newest.number - KEPT_ROUNDS + 1
+    target, end = rounds.storage, newest.number - KEPT_ROUNDS + 1
     old = [number for number in _rounds(target) if number < end]
-    if not old:
+    if not old or (oldest := rounds.read(end)) is None:
         return
-    rounds = Rounds(target)
-    kept: set[tuple[str, str]] = set()
-    for number in range(end, newest.number + 1):
-        one = newest if number == newest.number else rounds.read(number)
-        kept |= {(version.attempt, log) for log, version in one.logs.items()} if one else set()
-    doomed = []
+    # A version that any later round shows is one of the oldest kept round, too.
+    kept = rounds.logs(oldest)
+    alive = {version.attempt for version in kept.values()} | {oldest.expired}
+    doomed: list[str] = []
     for attempt in target.list_folders(root_names.STANDBY_LOGS):
         made_for = root_names.parse_round_token(attempt)
-        if made_for is None or made_for >= end:
+        if made_for is not None and made_for < end and attempt not in alive:
+            root = root_names.standby_file(attempt, "")
+            doomed += [name for name, _ in target.list_all(root.rstrip("/"))]
+    lists: set[str] = set()
+    for number in old:
+        one = rounds.read(number)
+        if one is None:
             continue
-        root = root_names.standby_file(attempt, "")
-        for name, _ in target.list_all(root.rstrip("/")):
-            if (attempt, root_names.versioned_log(name.removeprefix(root))) not in kept:
-                doomed.append(name)
-    target.delete(doomed)
-    target.delete([root_names.round_file(number) for number in old])
+        gone = dict(one.logs.items() - oldest.logs.items())
+        if one.expired != oldest.expired:
+            with suppress(ObjectNotFound):  # an earlier sweep has come that far
+                gone |= rounds.expired(one).items() - kept.items()
+            lists.add(one.expired)
+        for log, version in gone.items():
+            if version.attempt in alive:
+                root = root_names.standby_file(version.attempt, "")
+                for folder in version.folders(log):
+                    doomed += [name for name, _ in target.list_all(root + folder)]
+    # Last what tells what else may go.
+    last = [root_names.expired_list(attempt) for attempt in lists if attempt]
+    target.delete(sorted({*doomed}.difference(last)))
+    target.delete(last + [root_names.round_file(number) for number in old])
+    rounds.forget(end)
 
 
 def _rounds(target: Storage) -> Iterable[int]:
@@ -107,14 +120,13 @@ def sweep_data(
             state = log.state
             candidates[topic] = _not_led_to(log, state, log.manifests.newest(), files)
     there = {one.log.log.folder: one for one in look(standing.round).logs}
-    unneeded = [
-        name
-        for topic, files in candidates.items()
-        if (one := there.get(names.topic_log(topic))) is not None
-        for name in _unneeded_by(one, files)
-    ]
-    gone = source.gather(partial(_is_gone, source, name) for name in unneeded)
-    doomed = [name for name, is_gone in zip(unneeded, gone, strict=True) if is_gone]
+    doomed = []
+    for topic, files in candidates.items():
+        one = there.get(names.topic_log(topic))
+        unneeded = _unneeded_by(one, files) if one is not None else []
+        if unneeded:
+            there_still = _still_at(source, topic)
+            doomed += [name for name in unneeded if name not in there_still]
     if doomed:
         # Another follower that has read the source while it had them loses its round now.
         again = replace(standing.round, number=standing.number + 1, nonce=clock.token())
@@ -143,9 +155,14 @@ def _not_led_to(
     return [name for name in files if not _is_named(name, placed, named)]
 
 
-def _files(target: Storage, topic: str) -> Iterable[tuple[str, int]]:
+def _files(storage: Storage, topic: str) -> Iterable[tuple[str, int]]:
     folder = names.topic_folder(topic)
-    return chain(target.list_all(f"{folder}/data"), target.list_all(f"{folder}/manifests"))
+    return chain(storage.list_all(f"{folder}/data"), storage.list_all(f"{folder}/manifests"))
+
+
+def _still_at(source: Storage, topic: str) -> set[str]:
+    """By one listing: very many may only wait for their deletion."""
+    return {name for name, _ in _files(source, topic)}
 
 
 def _is_named(name: str, placed: set[names.FileKey], manifests: Iterable[str]) -> bool:
@@ -153,11 +170,3 @@ def _is_named(name: str, placed: set[names.FileKey], manifests: Iterable[str]) -
     if parsed is None:
         return name.rpartition("/")[2] in manifests
     return (parsed[0], parsed[1]) in placed
-
-
-def _is_gone(storage: Storage, name: str) -> bool:
-    try:
-        storage.size(name)
-    except ObjectNotFound:
-        return True
-    return False
