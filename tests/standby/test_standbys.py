@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -26,6 +27,7 @@ from txnlog.errors import (
 )
 from txnlog.names import TopicPartition
 from txnlog.replication import Follower, Standby, open_replicas, root_names
+from txnlog.replication.standby.data_files import DataFileCopier
 from txnlog.replication.standby.rounds import Promoted, Round, Rounds
 from txnlog.replication.standby.source import SourceView
 from txnlog.replication.standby.standby_storage import StandbyStorage, find_at
@@ -574,6 +576,35 @@ def test_a_file_that_the_source_has_lost_is_named(tmp_path: Path) -> None:
     (tmp_path / "backup").rename(lost)
     assert standby.follow().lost == ()
     assert sorted(values(txnlog.open(url), "t")) == [b"one", b"two"]
+
+
+def test_a_log_that_goes_on_while_lost_data_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refreshed then, and its round would show entries without their data."""
+    source, target = HeapStorage(), HeapStorage()
+    store = attach(source, create=True, clock=VirtualClock(seed=1))
+    store.topics.create("t")
+
+    def write(value: bytes) -> None:
+        with store.producer() as producer:
+            producer.send("t", value)
+
+    write(b"one")
+    source.delete([name for name, _ in source.list_all("topics/t/data")])
+    write(b"two")
+    judge = DataFileCopier._judge_missing
+
+    def judge_late(*of: Any) -> None:
+        write(b"three")
+        judge(*of)
+
+    monkeypatch.setattr(DataFileCopier, "_judge_missing", judge_late)
+    standby = Follower(store_of(source, seed=4), target)
+    monkeypatch.setattr(standby, "_copy_ahead", lambda _: None)
+    assert len(standby.follow().lost) == 1
+    copy = shown(target)
+    end = copy.topics.describe("t").partitions[0].end_offset
+    found = copy.scan("t", {TopicPartition("t", 0): 1}).to_arrow()
+    assert found.column("value").to_pylist() == [b"two", b"three"][: end - 1]
 
 
 def test_a_sweep_beside_another_one_who_follows(monkeypatch: pytest.MonkeyPatch) -> None:

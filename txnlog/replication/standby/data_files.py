@@ -59,7 +59,7 @@ class DataFileCopier:
             SourceMoved: a file is gone because it was released since.
             StorageError: the source or the standby fails.
         """
-        first = max(shown_before, self._reached.get(log.name, 0))
+        first, end = max(shown_before, self._reached.get(log.name, 0)), state.next_entry
         wanted: dict[str, FileKey] = {}
         for partition, segment in _placed_since(log, state, first):
             if segment.stored.is_empty or segment.end_offset <= _start(state, partition):
@@ -78,7 +78,7 @@ class DataFileCopier:
             there.update(set(copied).difference(missing))
             if missing:
                 self._judge_missing(log, state, {path: wanted[path] for path in missing})
-        self._reached[log.name] = state.next_entry
+        self._reached[log.name] = end  # a look for what is missing may have moved the state on
         self._is_known.add(log.name)
         self._there.pop(log.name, None)
 

@@ -410,6 +410,8 @@ class Follower:
         is_sure = known is not None and folder not in self._read_anew
         if isinstance(log, TopicLog) and isinstance(state, TopicState):
             self._data.copy(log, state, known.next_entry if known and is_sure else 0)
+            if _version_of(one, attempt) != version:
+                raise SourceMoved(f"{folder} has gone on, as a look for lost data has found")
         if version.shows_same(known):
             assert known is not None
             return known
