@@ -13,6 +13,7 @@ import pytest
 from tests.support.groups.alone import read_alone
 from tests.support.steps import another, begin, begin_with_offsets, elsewhere, new_store
 from txnlog import OffsetAndMetadata
+from txnlog.config import DAY_MS
 from txnlog.errors import (
     CommitFailed,
     ConcurrentTransactions,
@@ -25,6 +26,7 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
 )
 from txnlog.inspect.descriptions import OffsetReset
+from txnlog.log.group_log import GroupLog
 from txnlog.names import TopicPartition
 from txnlog.results import Expiry
 from txnlog.state.group import GroupState, OffsetCommit, OffsetsCommitted, OffsetsDeleted
@@ -533,6 +535,64 @@ def test_groups_whose_last_commit_was_cleaned_up(clock: VirtualClock) -> None:
     clock.time_ms += 1
     assert elsewhere(storage, clock).groups.expire(dry_run=True) == ["g"]
     assert elsewhere(storage, clock).groups.expire() == ["g"]
+
+
+def _deleted(store: Store, clock: VirtualClock) -> None:
+    store.groups.delete("g")
+
+
+def _expired(store: Store, clock: VirtualClock) -> None:
+    clock.time_ms += 2 * DAY_MS
+    assert store.groups.expire() == ["g"]
+
+
+def _emptied(store: Store, clock: VirtualClock) -> None:
+    store.groups.delete_offsets("g", [TopicPartition("t", 0)])
+
+
+def _unchecked(store: Store, clock: VirtualClock) -> None:
+    """Its writer was killed before it left a checkpoint."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GroupLog, "checkpoint_at_end", lambda _: False)
+        store.groups.delete("g")
+    store.groups.expire()
+
+
+def _maintained(store: Store) -> None:
+    store.maintain()
+
+
+@pytest.mark.parametrize("ends", [_deleted, _expired, _emptied, _unchecked])
+@pytest.mark.parametrize(
+    "asks",
+    [
+        pytest.param(lambda store: store.groups.list(), id="list"),
+        pytest.param(lambda store: [*store.metrics()], id="metrics"),
+        pytest.param(_maintained, id="maintain"),
+    ],
+)
+def test_what_a_group_costs_that_has_ended(
+    ends: Callable[[Store, VirtualClock], None], asks: Callable[[Store], object]
+) -> None:
+    """Two requests, however it has lived; and it can live again."""
+    clock, heap = VirtualClock(1_700_000_000_000, seed=1), HeapStorage()
+    heap.time_ms = lambda: clock.time_ms
+    config = {"offsets.retention.ms": DAY_MS}
+    store = attach(heap, create=True, clock=clock, config=config)
+    store.topics.create("t")
+    for _ in range(3):
+        with store.consumer("t", group_id="g") as consumer:
+            consumer.poll(timeout_ms=0)
+            consumer.commit()
+    ends(store, clock)
+    counted = FaultyStorage(heap)
+    asks(attach(counted, clock=clock))
+    of_group = [request for request in counted.requests if "groups/g" in request]
+    assert len(of_group) == 2
+    again = attach(heap, clock=clock).consumer(group_id="g")
+    again.commit({TopicPartition("t", 0): 0})
+    for one in (store, attach(heap, clock=clock)):
+        assert one.groups.describe("g").offsets[0].offset == 0
 
 
 def test_groups_are_kept_for_ever_by_default(store: Store, clock: VirtualClock) -> None:

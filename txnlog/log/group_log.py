@@ -206,8 +206,20 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
 
         if self.append(build) is not None:
             delete_heartbeats(self.log.storage, self.name, removed)
-        self.checkpoint_if_due()
+        self._leave_checkpoint()
         return removed
+
+    def _leave_checkpoint(self) -> None:
+        """Put one if it is due, and at the end of a group's life: it may have no other one.
+
+        Jobs that name their groups anew leave very many, and all of them are read again and again.
+        """
+        with self.lock:
+            state = self.state
+            if state.empty:
+                self.checkpoint_at_end()
+            else:
+                self.checkpoint_if_due()
 
     def check_deletion(self, partitions: Sequence[TopicPartition] | None = None) -> None:
         """Raise what :meth:`delete` would, as far as the log was read; writes nothing.
@@ -240,7 +252,7 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             if not self.expire_dead_members():
                 raise
             self.append(build)
-        self.checkpoint_if_due()
+        self._leave_checkpoint()
 
     def put_ms(self, entry: int) -> int | None:
         """When entry ``entry``, or the newest one, was put, by the storage's clock.
@@ -264,6 +276,8 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         """
         with self.lock:
             state = self.state
+            if state.empty and not dry_run:
+                self._leave_checkpoint()
             if state.empty or state.pending or not is_old(state):
                 return False
             last, has_members = state.last_commit, bool(state.membership.members)
@@ -284,4 +298,7 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             with self.lock:
                 state = self.state
                 return build(state) is not None
-        return self.append(build, refreshed=True) is not None
+        if self.append(build, refreshed=True) is None:
+            return False
+        self._leave_checkpoint()
+        return True

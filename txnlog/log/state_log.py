@@ -521,9 +521,19 @@ class StateLog(Generic[EntryT, StateT]):
         Returns:
             Whether it was due.
         """
+        return self._checkpoint_if(self._checkpoint_is_due)
+
+    def checkpoint_at_end(self) -> bool:
+        """Put a checkpoint beside the newest entry unless there is one; see above.
+
+        For a log to which little will be added: from then on it is read by two requests.
+        """
+        return self._checkpoint_if(lambda number: number > self._newest_checkpoint)
+
+    def _checkpoint_if(self, is_due: Callable[[int], bool]) -> bool:
         with self.lock:
             try:
-                if not self._dropped and self._checkpoint_is_due(self._state.next_entry - 1):
+                if not self._dropped and is_due(self._state.next_entry - 1):
                     self.checkpoint()
                     return True
             except (StorageError, CorruptEntry) as error:
