@@ -18,7 +18,7 @@ import pytest
 import txnlog
 from tests.support.replication.replica_folders import lose, make, reopened, values
 from txnlog.errors import CommitStateUnknown, NotEnoughReplicas
-from txnlog.replication import Replicas
+from txnlog.replication import ReplicaReturn, Replicas
 from txnlog.replication.roots import copies, puts
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.adapters.local import LocalStorage
@@ -232,3 +232,20 @@ def test_what_is_gathered_waits_as_long(
         storage.gather(puts)
     assert short.lasted_s > 40
     assert in_sync(quick) == ("r0-0", "r1-1")
+
+
+def test_maintenance_brings_back_the_root_that_is_missing(
+    store: txnlog.Store, tmp_path: Path
+) -> None:
+    """Below the minimum nothing is acknowledged: it puts nothing before that."""
+    Replicas(store).alter({"replica.auto.return": True})
+    lost = lose(tmp_path / "b")
+    with pytest.raises(NotEnoughReplicas):
+        [*store.maintain()]
+    assert in_sync(store) == ("r0-0",)
+    with pytest.raises(NotEnoughReplicas):
+        [*reopened(tmp_path).maintain()]
+    lost()
+    steps = [*reopened(tmp_path).maintain()]
+    assert [type(step) for step in steps] == [ReplicaReturn]
+    assert in_sync(store) == ("r0-0", "r1-1")

@@ -115,7 +115,7 @@ class Maintenance:
         """Do everything, and yield each thing when it is done.
 
         Failures are yielded too, and stop nothing else. Raises StorageError if the storage's time
-        could not be read, or the topics not listed: then nothing was done.
+        could not be read, or the topics not listed: then only what hooks do was done.
         """
         for part in self.parts():
             yield from part.steps
@@ -125,13 +125,15 @@ class Maintenance:
 
         Raises as ``steps`` does.
         """
-        times = times_when_needed(self._logs, dry_run=self._dry_run)()
-        ages = Ages(self._logs.storage, times.told_ms)
         topics = self._topics
         if topics is None:
             for hook in registered("maintenance"):
                 steps = partial(hook.steps, self._logs, dry_run=self._dry_run)
                 yield self._part(hook.PART, None, steps)
+        # By a put, which may need the roots that were just brought back.
+        times = times_when_needed(self._logs, dry_run=self._dry_run)()
+        ages = Ages(self._logs.storage, times.told_ms)
+        if topics is None:
             # Before topics: what nobody ends would keep their records from being deleted.
             yield self._part("transactional ids", None, partial(self._tend_ids, times))
         named = list_topics(self._logs.storage) if topics is None else topics
