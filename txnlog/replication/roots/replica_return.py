@@ -49,12 +49,12 @@ def roots_to_return(epoch: Epoch, began_ms: Callable[[int], int], now_ms: int) -
         now_ms: the time.
     """
     busy = {root_of(member) for member in epoch.in_sync}
+    # A clock that has jumped keeps no root out.
     for root, failed in epoch.failed_joins.items():
-        # A clock that has jumped keeps no root out.
         if failed.at_ms <= now_ms < try_again_ms(failed):
             busy.add(root)
     for member, since in epoch.joining.items():
-        if now_ms - began_ms(since) < _JOINS_IN_MS:
+        if abs(now_ms - began_ms(since)) < _JOINS_IN_MS:
             busy.add(root_of(member))
     return sorted(set(epoch.roots) - busy - set(epoch.taken_out))
 
