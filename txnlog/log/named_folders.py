@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from txnlog import names
-from txnlog.storage.base import Storage, warn_of_folder
+from txnlog.storage.base import Storage, warn_of_stray
 
 
 def list_topics(storage: Storage) -> list[str]:
@@ -43,6 +43,6 @@ def _known(storage: Storage, above: str, parse: Callable[[str], str | None]) -> 
     for folder in storage.list_folders(above):
         found = parse(folder)
         if found is None:
-            warn_of_folder(f"{storage.url}/{above}/{folder}")
+            warn_of_stray(f"{storage.url}/{above}/{folder}")
         else:
             yield found

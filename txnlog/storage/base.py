@@ -40,7 +40,7 @@ def check_name(name: str) -> str:
     Raises InvalidOption if it could leave the root, or if filesystems could interpret it
     differently.
     """
-    if _NAME.fullmatch(name):
+    if is_name(name):
         return name
     if not name or "\\" in name or "\0" in name:
         raise InvalidOption(f"{name!r} cannot be the name of an object")
@@ -49,24 +49,28 @@ def check_name(name: str) -> str:
     raise InvalidOption(f"{name!r} cannot be the name of an object: it is not valid Unicode")
 
 
-def may_be_entered(url: str, folder: str) -> bool:
-    """Whether a folder that was found can hold objects of ours; one that cannot is passed over.
+def is_name(name: str) -> bool:
+    """Whether something can be called so, by :func:`check_name`."""
+    return _NAME.fullmatch(name) is not None
 
-    Nothing keeps others from making one, and it must not stop a listing of what is beside it.
+
+def may_be_listed(url: str, name: str) -> bool:
+    """Whether what was found can be an object, or hold some; what cannot is passed over.
+
+    Nothing keeps others from putting a file or a folder there. It must stop neither a listing of
+    what is beside it, nor whoever asks for all that is listed.
     """
-    try:
-        check_name(folder)
-    except InvalidOption:
-        warn_of_folder(f"{url}/{folder}")
-        return False
-    return True
+    if is_name(name):
+        return True
+    warn_of_stray(f"{url}/{name}")
+    return False
 
 
 @lru_cache(maxsize=1024)
-def warn_of_folder(folder: str) -> None:
-    """Tell once that a folder is passed over: who follows a store lists it every second."""
+def warn_of_stray(what: str) -> None:
+    """Tell once that something is passed over: who follows a store lists it every second."""
     _logger.warning(
-        "%r is passed over: nothing in a store can be called so. Move it out of the store", folder
+        "%r is passed over: nothing in a store can be called so. Move it out of the store", what
     )
 
 

@@ -40,7 +40,7 @@ from txnlog.replication.roots.soundness import (
 )
 from txnlog.replication.roots.uploads import ReplicatedUpload
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
-from txnlog.storage.base import Address, Kind, Storage, Upload, check_name
+from txnlog.storage.base import Address, Kind, Storage, Upload, check_name, is_name
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.time_limits import RunWithin, run_whole
 
@@ -407,7 +407,8 @@ class ReplicatedStorage(Storage):
 
         def listing(member: Member) -> list[str] | None:
             try:
-                return self._ask(epoch, member, lambda one: one.list_names(folder, start_after))
+                shown = self._ask(epoch, member, lambda one: one.list_names(folder, start_after))
+                return [*filter(is_name, shown)]  # what is shown is given to the others, too
             except MemberFailed as failed:
                 if member == epoch.leader or not self.agreement.observes:
                     raise

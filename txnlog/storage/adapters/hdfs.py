@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.storage.adapters.connected import ConnectedStorage
-from txnlog.storage.base import Upload, check_name, for_each, may_be_entered
+from txnlog.storage.base import Upload, check_name, for_each, may_be_listed
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.failure_messages import failure
 from txnlog.storage.spool import Spool
@@ -308,9 +308,10 @@ class HdfsStorage(ConnectedStorage[HdfsClient]):
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         prefix = f"{folder}/" if folder else ""
         for status in self._list(folder):
+            if not may_be_listed(self.url, prefix + status.name):
+                continue
             if status.is_folder:
-                if may_be_entered(self.url, prefix + status.name):
-                    yield from self.list_all(prefix + status.name)
+                yield from self.list_all(prefix + status.name)
             else:
                 yield prefix + status.name, status.size_bytes
 

@@ -25,7 +25,7 @@ from txnlog.errors import ObjectNotFound, UnsupportedFilesystem
 from txnlog.storage.adapters import inside
 from txnlog.storage.adapters.held_folders import HeldFolder, forget_let_go, hold_folder
 from txnlog.storage.adapters.inside import Inside, open_folder_above
-from txnlog.storage.base import Address, Storage, Upload, check_name, may_be_entered
+from txnlog.storage.base import Address, Storage, Upload, check_name, may_be_listed
 from txnlog.storage.failure_messages import failure
 from txnlog.storage.spool import write_all
 from txnlog.storage.whole import check_whole
@@ -304,9 +304,10 @@ class LocalStorage(Storage):
         scanned()
         prefix = f"{folder}/" if folder else ""
         for name, size_bytes in sorted(found):
+            if not may_be_listed(self.url, prefix + name):
+                continue
             if size_bytes is None:
-                if may_be_entered(self.url, prefix + name):
-                    yield from self.list_all(prefix + name, scanned)
+                yield from self.list_all(prefix + name, scanned)
             else:
                 yield prefix + name, size_bytes
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage.adapters.connected import ConnectedStorage
 from txnlog.storage.adapters.http_answers import Answer, RequestFailed, patiently
-from txnlog.storage.base import Upload, check_name
+from txnlog.storage.base import Upload, check_name, may_be_listed
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.failure_messages import failure
 from txnlog.storage.spool import Spool
@@ -240,8 +240,9 @@ class ObjectStore(ConnectedStorage[C]):
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         for page in self._pages(folder, deep=True):
             for key, size_bytes in page.objects:
-                if not key.endswith("/"):
-                    yield key.removeprefix(self._prefix), size_bytes
+                name = key.removeprefix(self._prefix)
+                if not key.endswith("/") and may_be_listed(self.url, name):
+                    yield name, size_bytes
 
     def _pages(self, folder: str, *, deep: bool, start_after: str = "") -> Iterator[ListingPage]:
         prefix, next_page = self._folder_prefix(folder), None

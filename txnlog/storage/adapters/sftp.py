@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.storage.adapters.connected import ConnectedStorage
-from txnlog.storage.base import Storage, Upload, check_name, may_be_entered
+from txnlog.storage.base import Storage, Upload, check_name, may_be_listed
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.failure_messages import failure, secrets_of
 from txnlog.storage.spool import Spool
@@ -272,9 +272,10 @@ class SftpStorage(ConnectedStorage["SftpClient"]):
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         prefix = f"{folder}/" if folder else ""
         for name, size in sorted(self._entries(folder)):
+            if not may_be_listed(self.url, prefix + name):
+                continue
             if size is None:
-                if may_be_entered(self.url, prefix + name):
-                    yield from self.list_all(prefix + name)
+                yield from self.list_all(prefix + name)
             else:
                 yield prefix + name, size
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
-from txnlog.storage.base import Address, Storage, Upload, check_name, may_be_entered
+from txnlog.storage.base import Address, Storage, Upload, check_name, may_be_listed
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.failure_messages import failure, redact, redact_url, secrets_of
 from txnlog.storage.fork_safe_lock import ForkSafeLock
@@ -207,9 +207,10 @@ class SingleWriterStorage(Storage):
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         prefix = f"{folder}/" if folder else ""
         for name, kind in sorted(self._list_entries(folder)):
+            if not may_be_listed(self.url, prefix + name):
+                continue
             if kind == "directory":
-                if may_be_entered(self.url, prefix + name):
-                    yield from self.list_all(prefix + name)
+                yield from self.list_all(prefix + name)
             else:
                 yield prefix + name, self.size(prefix + name)
 
