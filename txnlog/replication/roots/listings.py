@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from operator import itemgetter
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
-from txnlog.errors import ObjectNotFound
+from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.epochs import Epoch, Member
@@ -38,11 +38,13 @@ class Listings:
         import sqlite3  # not needed for opening stores
 
         self._members = tuple(members)
-        self._database = sqlite3.connect("", check_same_thread=False)
-        self._database.execute(
-            "create table listed (name blob, member integer, size integer, "
-            "primary key (name, member)) without rowid"
-        )
+        self._failures = sqlite3.Error
+        with self._telling_failures():
+            self._database = sqlite3.connect("", check_same_thread=False)
+            self._database.execute(
+                "create table listed (name blob, member integer, size integer, "
+                "primary key (name, member)) without rowid"
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -55,12 +57,34 @@ class Listings:
     ) -> None:
         self._database.close()
 
+    @contextmanager
+    def _telling_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except self._failures as error:
+            raise StorageError(
+                f"a temporary file for listings that are compared cannot be used: {error}. Make "
+                "room where temporary files are, or set SQLITE_TMPDIR to another folder"
+            ) from error
+
+    def _rows(self, query: str, arguments: Sequence[object] = ()) -> Iterator[Any]:
+        """What is found, by and by. Raises StorageError: the temporary file fails."""
+        with self._telling_failures():
+            found = self._database.execute(query, arguments)
+        while True:
+            with self._telling_failures():
+                rows = found.fetchmany(_AT_ONCE)
+            if not rows:
+                return
+            yield from rows
+
     def add(self, member: Member, listed: Iterable[tuple[str, int]]) -> None:
-        """Add a member's listing."""
+        """Add a member's listing. Raises StorageError: the temporary file fails."""
         number = self._members.index(member)
         of_store = (item for item in listed if root_names.is_of_store(item[0]))
         rows = ((_encode(name), number, size) for name, size in of_store)
-        self._database.executemany("insert or replace into listed values (?, ?, ?)", rows)
+        with self._telling_failures():
+            self._database.executemany("insert or replace into listed values (?, ?, ?)", rows)
 
     def differing(self) -> Iterator[str]:
         """Names that some member lacks, or has in another size; ascending."""
@@ -76,40 +100,37 @@ class Listings:
 
     def holders(self) -> Iterator[tuple[str, dict[Member, int]]]:
         """Each name with the members that have it, and its size there; ascending."""
-        found = self._database.execute("select name, member, size from listed order by name")
-        rows = chain.from_iterable(iter(partial(found.fetchmany, _AT_ONCE), []))
+        rows = self._rows("select name, member, size from listed order by name")
         for name, some in groupby(rows, key=itemgetter(0)):
             yield _decode(name), {self._members[number]: size for _, number, size in some}
 
     def sizes_of(self, name: str) -> dict[Member, int]:
         """The members that have a name, in their order, and its size there."""
-        found = self._database.execute(
+        found = self._rows(
             "select member, size from listed where name = ? order by member", [_encode(name)]
         )
         return {self._members[number]: size for number, size in found}
 
     def behind(self, name: str) -> Iterator[tuple[str, int]]:
         """All names behind one, and their bytes at all members together; ascending."""
-        found = self._database.execute(
+        found = self._rows(
             "select name, sum(size) from listed where name > ? group by name order by name",
             [_encode(name)],
         )
-        while rows := found.fetchmany(_AT_ONCE):
-            for encoded, size in rows:
-                yield _decode(encoded), size
+        for encoded, size in found:
+            yield _decode(encoded), size
 
     def alike(self) -> Iterator[str]:
         """Names that all have, in one size; ascending."""
         return self._names("having count(*) = ? and min(size) = max(size)")
 
     def _names(self, which: str) -> Iterator[str]:
-        found = self._database.execute(
+        found = self._rows(
             f"select name from listed group by name {which} order by name",  # noqa: S608 - ours
             [len(self._members)],
         )
-        while rows := found.fetchmany(_AT_ONCE):
-            for (name,) in rows:
-                yield _decode(name)
+        for (name,) in found:
+            yield _decode(name)
 
     def sum_lacked_by(
         self, member: Member, counts: Callable[[str], bool], most_names: int = 0
@@ -126,14 +147,13 @@ class Listings:
 
     def lacked_by(self, member: Member) -> Iterator[tuple[str, int]]:
         """Names and sizes of objects that others have and this member lacks; ascending."""
-        found = self._database.execute(
+        found = self._rows(
             "select name, max(size) from listed group by name "
             "having sum(member = ?) = 0 order by name",
             [self._members.index(member)],
         )
-        while rows := found.fetchmany(_AT_ONCE):
-            for name, size in rows:
-                yield _decode(name), size
+        for name, size in found:
+            yield _decode(name), size
 
 
 def _encode(name: str) -> bytes:
