@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,9 @@ from txnlog.errors import TopicAlreadyExists
 from txnlog.log import manifests
 from txnlog.names import TopicPartition
 from txnlog.replication import Replicas
+from txnlog.replication.roots.replicated_storage import find_replicated
+from txnlog.replication.roots.scrub import scrub
+from txnlog.replication.sound_copies import SoundCopies
 from txnlog.testing import VirtualClock
 
 BEGUN_MS = VirtualClock().now_ms()
@@ -211,10 +214,104 @@ def test_a_lost_marker_is_reported_and_repaired(tmp_path: Path) -> None:
     for _ in work(store):
         pass
     name = "topics/t/log/00000000000000000002.commit"
-    (tmp_path / FIRST / name).unlink()
     for repair in (False, True):
+        (tmp_path / FIRST / name).unlink()  # who has read the logs has put it there again
         found = [*Replicas(reopened(tmp_path)).verify(repair=repair)]
         assert [(one.name, one.kind, one.members, one.is_repaired) for one in found] == [
             (name, "missing", ("r0-0",), repair)
         ]
     assert (tmp_path / FIRST / name).read_bytes() == (tmp_path / SECOND / name).read_bytes()
+
+
+def come_back(folder: Path) -> None:
+    Replicas(reopened(folder)).add(str(folder / "b"))
+
+
+def repair(folder: Path) -> None:
+    [*Replicas(reopened(folder)).verify(repair=True)]
+
+
+def compare(folder: Path) -> None:
+    """A few objects at a time."""
+    Replicas(reopened(folder)).alter({"replica.scrub.bytes": 1500})
+    for _ in range(100):
+        store = reopened(folder)
+        note = Replicas(store).describe().scrub
+        if note is not None and note.before is not None:
+            return
+        storage, copies = find_replicated(store.storage), SoundCopies(store.logs)
+        assert storage is not None
+        scrub(storage, copies, copies.files)
+    raise AssertionError("it never ends")
+
+
+def files_of(folder: Path) -> list[Path]:
+    """Of each kind without numbers the first and the last: data, manifests, the store's own."""
+    kinds: dict[str, list[Path]] = {}
+    for path in {*folder.rglob("*")} - {*numbered(folder)} | {folder / names.STORE_FILE}:
+        if path.is_file() and names.is_framed(path.name) is (path.name == names.STORE_FILE):
+            kinds.setdefault(path.suffix, []).append(path)
+    return sorted({one for some in kinds.values() for one in (min(some), max(some))})
+
+
+@pytest.mark.parametrize("early", [True])
+@pytest.mark.parametrize("mend", [come_back, repair, compare])
+@pytest.mark.parametrize("where", ["in sync", "out", "out then"])
+def test_any_file_that_has_one_writer(
+    tmp_path: Path, early: bool, where: str, mend: Callable[[Path], None]
+) -> None:
+    """Data, manifests and the store's own file: from a root in sync, or one that was."""
+    made, kept = tmp_path / "made", tmp_path / "kept"
+    store = make(made)
+    for _ in work(store):
+        pass
+    expected = shown(reopened(made))
+    shutil.copytree(made, kept)
+    lost = files_of(made / FIRST)
+    assert {path.suffix for path in lost} == {".log", ".arrow", ".json"}
+    for path in lost:
+        data = path.read_bytes()
+        if where == "out":
+            Replicas(reopened(made)).remove("r1")
+        path.unlink()
+        if where == "out then" or (where, mend) == ("in sync", come_back):
+            Replicas(reopened(made)).remove("r1")
+        mend(made)
+        assert path.read_bytes() == data, path
+        replicas = Replicas(reopened(made))
+        assert [*replicas.verify(with_contents=True)] == [], path
+        if mend is come_back:
+            replicas.forget("r1-0")
+            replicas.remove("r0")
+            shutil.rmtree(made / "a")
+            assert shown(reopened(made)) == expected, path
+        shutil.rmtree(made)
+        shutil.copytree(kept, made)
+
+
+@pytest.mark.parametrize("early", [True])
+@pytest.mark.parametrize("mend", [come_back, repair, compare])
+def test_what_was_deleted_is_not_lost(
+    tmp_path: Path, early: bool, mend: Callable[[Path], None]
+) -> None:
+    """A root that was out, and one whose deletion was cut short, have data that no log names."""
+    store = make(tmp_path)
+    store.topics.create("t", partitions=1, config={"file.delete.delay.ms": 0})
+    for number in range(4):
+        with store.producer() as producer:
+            producer.send("t", value=b"%d" % number)
+    data = tmp_path / FIRST / "topics/t/data/0"
+    doomed, *_, last = sorted(data.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    Replicas(store).remove("r1")
+    end = store.topics.describe("t").partitions[0].end_offset
+    store.topics.delete_records({TopicPartition("t", 0): end - 1})
+    for _ in range(3):
+        store.logs.clock.sleep(100 * 86_400)
+        [*store.maintain()]
+    assert [*data.iterdir()] == [last]
+    assert (tmp_path / SECOND / doomed.relative_to(tmp_path / FIRST)).exists()
+    mend(tmp_path)
+    assert [*data.iterdir()] == [last]
+    if mend is not come_back:
+        come_back(tmp_path)
+    assert len([*(tmp_path / "b/incarnation-00001/topics/t/data/0").iterdir()]) == 1

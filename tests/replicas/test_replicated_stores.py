@@ -33,10 +33,8 @@ from txnlog.replication.roots import copies, root_join
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.controller import Controller
 from txnlog.replication.roots.epochs import Epoch, Root
-from txnlog.replication.roots.kept_data import Kept
 from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
-from txnlog.replication.roots.soundness import IsSound
 from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.counting import CountingStorage
@@ -255,10 +253,8 @@ def test_who_has_copied_from_another_leader_is_not_in_sync(
 ) -> None:
     copy = root_join._copy
 
-    def elect_meanwhile(
-        agreement: Agreement, epoch: Epoch, member: str, is_sound: IsSound, kept: Kept
-    ) -> tuple[int, int, int, int]:
-        done = copy(agreement, epoch, member, is_sound, kept)
+    def elect_meanwhile(*given: Any) -> tuple[int, int, int, int]:
+        done = copy(*given)
         Replicas(reopened(tmp_path)).remove("r0")
         return done
 

@@ -45,6 +45,7 @@ from txnlog.replication.roots import (
     same_bytes,
     soundness,
     trim,
+    verification,
 )
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.controller import Controller, list_epochs
@@ -226,7 +227,7 @@ def test_what_one_root_loses_is_not_lost(runs: int) -> None:
 @pytest.mark.condition(61)
 @pytest.mark.parametrize("runs", [2, pytest.param(40, marks=pytest.mark.slow)])
 def test_data_that_decays_is_not_lost_while_any_copy_is_whole(runs: int) -> None:
-    """At one root after the other, while data is moved, repaired, and old incarnations go."""
+    """Or is lost: at one root after the other, while data is moved, and old incarnations go."""
     total = run_seeds(range(9850, 9850 + runs), ROUGH, decays=True, placed=True)
     assert total["moved"] > 20 * runs
     run_seeds(range(9900, 9900 + runs), ROUGH, decays=True, operated=True)
@@ -412,6 +413,22 @@ def who_joins_lacks_what_is_lost(patch: Patch) -> None:
     patch.setattr(root_join, "_find_lacked", lambda *_: iter(()))
 
 
+def who_joins_lacks_data_that_is_lost(patch: Patch) -> None:
+    """R1. The leader alone tells what data there is."""
+    patch.setattr(root_join, "_give_back_lost", lambda *_: set())
+
+
+def who_joins_is_given_what_the_leader_lacked_at_last(patch: Patch) -> None:
+    """R1. Somebody else may have given the leader what it had lost when it was first listed."""
+    give_back = root_join._give_back_lost
+    patch.setattr(root_join, "_give_back_lost", lambda *told: give_back(*told) - told[2])
+
+
+def what_all_have_lost_is_not_looked_for(patch: Patch) -> None:
+    """Though an old incarnation has it."""
+    patch.setattr(verification, "list_lost", lambda *_: iter(()))
+
+
 def what_came_since_is_not_listed(patch: Patch) -> None:
     """R1. An object was lost, a later one allows to delete it, and the listing shows neither."""
     bring_back = soundness.bring_back_lost
@@ -559,6 +576,12 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (the_earlier_folder_goes_on, {}),
     (lost_numbers_are_given_away, {"forgets": True, "first": 2}),
     (who_joins_lacks_what_is_lost, {"forgets": True, "rates": STORMY, "first": 597}),
+    (who_joins_lacks_data_that_is_lost, {"decays": True, "operated": True}),
+    (
+        who_joins_is_given_what_the_leader_lacked_at_last,
+        {"decays": True, "operated": True, "first": 100049},
+    ),
+    (what_all_have_lost_is_not_looked_for, {"decays": True, "operated": True}),
     (what_came_since_is_not_listed, {"forgets": True, "first": 19}),
     (marks_are_not_looked_for, {"unmounts": True, "rates": CALM}),
     (what_is_not_found_was_deleted, {"unmounts": True, "rates": CALM}),

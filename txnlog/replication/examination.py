@@ -215,7 +215,8 @@ def _compare(storage: ReplicatedStorage, logs: Logs, *, with_contents: bool) -> 
         few.append(count_lacking(listings, epoch))
 
     sound = SoundCopies(logs)
-    for found in verify(storage, sound, with_contents=with_contents, repair=False, look=look):
+    compare = partial(verify, storage, sound, with_contents=with_contents, repair=False)
+    for found in compare(look=look, named=sound.files):
         yield _told(found)
     for lacking in few:
         if lacking.under_replicated:

@@ -6,6 +6,7 @@ Old epochs are deleted, and a share of all objects is compared.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from txnlog.errors import TxnlogError
 from txnlog.log.open_logs import Logs
@@ -40,17 +41,17 @@ def steps(
     failed = None
     if not dry_run:
         try:
-            scrubbed = scrub(storage, SoundCopies(logs))
+            copies = SoundCopies(logs)
+            scrubbed = scrub(storage, copies, copies.files)
         except TxnlogError as error:
             failed = error  # roots come back all the same
         else:
             if scrubbed is not None:
                 yield scrubbed
     came_back = False
-    is_sound, is_replaced = SoundCopies(logs), ReplacedData(logs)
-    for one in return_roots(
-        storage, prepare_return, is_sound, is_replaced=is_replaced, dry_run=dry_run
-    ):
+    copies, is_replaced = SoundCopies(logs), ReplacedData(logs)
+    return_them = partial(return_roots, storage, prepare_return, copies, copies.files)
+    for one in return_them(is_replaced=is_replaced, dry_run=dry_run):
         came_back |= one.member is not None
         yield one
     if came_back and places(storage.agreement.epoch()):

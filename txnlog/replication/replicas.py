@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 from txnlog import names
 from txnlog.arguments import names_wrong_arguments, naming_wrong_arguments
@@ -48,12 +49,14 @@ from txnlog.replication.roots.reassignment import Reassigned, reassign
 from txnlog.replication.roots.recovery import recover
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replication.roots.root_join import Joined, join
-from txnlog.replication.roots.soundness import IsSound
 from txnlog.replication.roots.verification import ReplicaDifference, verify
 from txnlog.replication.roots.watermarks import LogWatermark, watermarks
 from txnlog.storage import check_location
 from txnlog.storage.logged import logged
 from txnlog.store import Store, attach
+
+if TYPE_CHECKING:
+    from txnlog.replication.sound_copies import SoundCopies
 
 _logger = logging.getLogger(__name__)
 
@@ -229,7 +232,8 @@ class Replicas:
         root, url = prepare_root(storage, url)
         if rack is not None:  # before it is written to; of a folder that is refused none stays
             change_settings(storage.agreement, {f"{RACK}.{root}": rack})
-        return join(storage.agreement, root, url, self._sound_copies())
+        judge = self._sound_copies()
+        return join(storage.agreement, root, url, judge, judge.files)
 
     def remove(self, root: str, *, force: bool = False, dry_run: bool = False) -> list[Reassigned]:
         """Take a root out of the set, for instance before its disk is replaced.
@@ -442,14 +446,21 @@ class Replicas:
         Args:
             with_contents: read every object, and compare the bytes; else names and sizes.
             repair: copy missing files from a root that has them, if the bytes are sound, and
-                replace damaged segments and manifests by sound copies, also by those that roots had
-                when they were put out. Entries are copied only from the leader to other roots.
+                replace damaged segments and manifests by sound copies. These, and lost ones, are
+                also taken from what roots had when they were put out. Entries are copied only from
+                the leader to other roots.
 
         Raises:
             StorageError: the controller, or a root in sync, fails.
         """
         judge = self._sound_copies()
-        return verify(self._go_by_controller(), judge, with_contents=with_contents, repair=repair)
+        return verify(
+            self._go_by_controller(),
+            judge,
+            with_contents=with_contents,
+            repair=repair,
+            named=judge.files,
+        )
 
     def _keep_epoch(self) -> None:
         """Have those in sync that answer keep the newest epoch."""
@@ -457,7 +468,7 @@ class Replicas:
         with suppress(MemberFailed, TxnlogError):
             note_epoch(agreement, agreement.refresh())
 
-    def _sound_copies(self) -> IsSound:
+    def _sound_copies(self) -> SoundCopies:
         from txnlog.replication.sound_copies import SoundCopies
 
         return SoundCopies(self._logs)

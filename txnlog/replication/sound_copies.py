@@ -12,10 +12,10 @@ from txnlog import names
 from txnlog.errors import StorageError, TxnlogError, UnknownTopicOrPartition
 from txnlog.inspect.describe import describe_segments
 from txnlog.inspect.descriptions import SegmentDescription
-from txnlog.inspect.placed_indexes import check_placed_indexes
+from txnlog.inspect.placed_indexes import check_placed_indexes, index_paths
 from txnlog.inspect.segments import check_placed_segment
 from txnlog.log.open_logs import Logs
-from txnlog.replication.roots.soundness import CannotJudge
+from txnlog.replication.roots.soundness import STORE, CannotJudge
 from txnlog.state.manifest import ManifestRef
 from txnlog.storage.base import Storage
 
@@ -72,15 +72,40 @@ class SoundCopies:
             return _is_index_of(storage, name, segments[0])
         return all(not check_placed_segment(storage, one).damages for one in segments)
 
-    def _named(self, topic: str) -> _Named:
+    def files(self, topic: str) -> set[str]:
+        """What the topic's log names now: the files of its segments, and its manifests.
+
+        Of a log that cannot be read what is found all the same; of ``STORE`` the store's own file.
+        Raises StorageError.
+        """
+        if topic == STORE:
+            return {names.STORE_FILE}
+        if names.topic_of_folder(topic) is None:
+            return set()
         with self._lock:
-            found = self._topics.pop(topic, None)
-            if found is None:
-                found = self._read(topic)
-                while sum(one.count for one in self._topics.values()) > _MOST_REMEMBERED:
-                    del self._topics[next(iter(self._topics))]
-            self._topics[topic] = found
-            return found
+            self._topics.pop(topic, None)
+            named = self._remembered(topic)
+        placed = [one for segments in named.segments.values() for one in segments]
+        indexes = (index for one in placed for index in index_paths(one).values())
+        # Where nothing is left of what was rewritten there is no file.
+        paths = (one.paths.log for one in placed if one.record_count)
+        return {*named.manifests, *paths, *indexes}
+
+    def _named(self, topic: str) -> _Named:
+        try:
+            with self._lock:
+                return self._remembered(topic)
+        except StorageError as error:  # the next one asks again
+            raise CannotJudge(f"the log of {topic} does not answer: {error}") from error
+
+    def _remembered(self, topic: str) -> _Named:
+        found = self._topics.pop(topic, None)
+        if found is None:
+            found = self._read(topic)
+            while sum(one.count for one in self._topics.values()) > _MOST_REMEMBERED:
+                del self._topics[next(iter(self._topics))]
+        self._topics[topic] = found
+        return found
 
     def _read(self, topic: str) -> _Named:
         # Logs of its own: what it takes in memory is let go of with the topic.
@@ -95,8 +120,8 @@ class SoundCopies:
                 found.segments.setdefault(segment.paths.log, []).append(segment)
         except UnknownTopicOrPartition:
             pass  # nothing of a deleted topic is named
-        except StorageError as error:  # the next one asks again
-            raise CannotJudge(f"the log of {topic} does not answer: {error}") from error
+        except StorageError:
+            raise
         except TxnlogError as error:
             found.unreadable = f"the log of {topic} cannot be read: {error}"
         return found

@@ -416,7 +416,7 @@ class World:
         self.rots = rots
         """Data of earlier incarnations is damaged, too: who comes back has to look."""
         self.decays = decays
-        """Data is damaged at one root, while others have it whole, and nobody moves any."""
+        """Data is damaged or lost at one root, while others have it, and nobody moves any."""
         self.moving = 0
         self.kept_data = 0
         self.cleans = cleans
@@ -788,7 +788,10 @@ class World:
                 away = sorted(set(self.roots.names) - known - self.roots.down)
                 if away:
                     root = process.chance.choice(away)
-                    joined = join(storage.agreement, root, f"heap://{root}", self._is_sound)
+                    before = self._named("t")
+                    judge = self._is_sound, self._named
+                    joined = join(storage.agreement, root, f"heap://{root}", *judge)
+                    self._check_joined(root, before)
                     self.kept_data += joined.kept_objects
                     if root == self.roots.newcomer:
                         self._leave_alone(process, root)
@@ -814,8 +817,10 @@ class World:
             storage = self._reopened(process, storage)
             process.clock.sleep(process.chance.uniform(0, 2))
             with suppress(StorageError), self._moving():
-                for _ in return_roots(storage, prepare, self._is_sound):
+                before = self._named("t")
+                for one in return_roots(storage, prepare, self._is_sound, self._named):
                     self.returned += 1
+                    self._check_joined(one.root, before)
 
     def operate(self, process: Process) -> None:
         """Elect, take out, change settings, verify and repair, and forget, as an operator does."""
@@ -858,8 +863,25 @@ class World:
         """Whether a copy of data is what was written."""
         return storage.get(name) == self.meant[name] if name in self.meant else None
 
+    def _named(self, _: str) -> set[str]:
+        """What the log names."""
+        return {named_in(data) for data in self.acked.values()} - self.given_up
+
+    def _check_joined(self, root: str, named: set[str]) -> None:
+        """Who has come has what was named before and any root in sync has, whoever leads."""
+        epoch = self.roots.epoch()
+        came = next((member for member in epoch.in_sync if root_of(member) == root), None)
+        if came is None or places(epoch):
+            return
+        has = {name for name, _ in self.roots.heap(came).list_all("topics/t/data")}
+        for member in epoch.in_sync:
+            heap = self.roots.heap(member)
+            if lacked := [name for name in named - has if _get(heap, name) == self.meant[name]]:
+                raise Violation(f"{came} has come without {lacked}, which {member} has in {epoch}")
+
     def _repair(self, storage: ReplicatedStorage) -> None:
-        for _ in verify(storage, self._is_sound, with_contents=True, repair=True):
+        compare = partial(verify, storage, self._is_sound, with_contents=True, repair=True)
+        for _ in compare(named=self._named):
             pass
 
     @contextmanager
@@ -872,9 +894,9 @@ class World:
             self.moving -= 1
 
     def _decay(self, chance: random.Random) -> None:
-        """Change data at one root, where another one that may be asked has it whole.
+        """Change data at one root, or lose it there, where others that may be asked have it whole.
 
-        On a disk a root's incarnations share the file.
+        On a disk a root's incarnations share the file, and each has a name of its own.
         """
         epoch = self.roots.epoch()
         named = sorted({named_in(data) for data in self.acked.values()} - self.given_up)
@@ -888,6 +910,9 @@ class World:
                 whole.setdefault(root_of(member), []).append(member)
         if len(whole) > 1:
             doomed = chance.choice(sorted(whole))
+            if chance.random() < 0.5:
+                self.roots.heap(chance.choice(whole[doomed])).delete([name])
+                return
             self.rot.decay(name, (self.roots.heap(member) for member in whole[doomed]))
 
     def sever(self, process: Process) -> None:
@@ -1069,7 +1094,8 @@ class World:
         if self.decays:
             if self.placed:  # what old incarnations alone have is not compared
                 reassign(storage.agreement, is_sound=self._is_sound)
-            self._repair(storage)
+            for _ in range(2):  # one root may lack what another one has damaged
+                self._repair(storage)
             self.rot.decayed.clear()
         if self.placed or self.decays:
             self._check_placed(storage)

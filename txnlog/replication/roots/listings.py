@@ -16,6 +16,8 @@ from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.epochs import Epoch, Member
 
 _AT_ONCE: Final = 1000
+BEHIND_SLASH: Final = chr(ord("/") + 1)
+"""Behind a folder's name: it comes after all names in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,18 @@ class Listings:
             "select member, size from listed where name = ? order by member", [_encode(name)]
         )
         return {self._members[number]: size for number, size in found}
+
+    def folders(self, above: str) -> Iterator[str]:
+        """The folders right below one in which anything is listed; ascending."""
+        after = f"{above}/"
+        first_behind = "select name from listed where name > ? order by name limit 1"
+        while row := next(self._rows(first_behind, [_encode(after)]), None):
+            within, _, rest = _decode(row[0]).partition("/")
+            if within != above:
+                return
+            folder = rest.partition("/")[0]
+            yield folder
+            after = f"{above}/{folder}{BEHIND_SLASH}"
 
     def behind(self, name: str) -> Iterator[tuple[str, int]]:
         """All names behind one, and their bytes at all members together; ascending."""

@@ -290,7 +290,15 @@ def _check_whole(storage: ReplicatedStorage, epoch: Epoch, member: Member) -> No
         listed = (name for name, _ in storage.list_all("") if root_names.is_of_store(name))
         return [name for name in listed if names.is_framed(name)]
 
+    def has_store_file(one: Member) -> bool:
+        with suppress(ObjectNotFound):
+            data = agreement.ask(epoch, one, partial(_get, names.STORE_FILE))
+            return bool(same_bytes.is_sound(names.STORE_FILE, data))
+        return False
+
     def is_only_here(name: str) -> bool:
+        if name == names.STORE_FILE:
+            return not any(map(has_store_file, epoch.in_sync)) and has_store_file(member)
         with suppress(ObjectNotFound):
             if same_bytes.is_sound(name, sound_bytes(agreement, epoch, name)) is False:
                 data = agreement.ask(epoch, member, partial(_get, name))

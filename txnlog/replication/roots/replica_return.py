@@ -16,7 +16,7 @@ from txnlog.replication.roots.placed_data import IsReplaced
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.root_join import Joined, join
 from txnlog.replication.roots.slowness import time_for
-from txnlog.replication.roots.soundness import IsSound
+from txnlog.replication.roots.soundness import IsSound, NamedFiles, names_nothing
 from txnlog.storage.reach import UnnamedUrl
 
 _JOINS_IN_MS: Final = 24 * 3600 * 1000
@@ -84,6 +84,7 @@ def return_roots(
     storage: ReplicatedStorage,
     prepare: Prepare,
     is_sound: IsSound = lambda *_: None,
+    named: NamedFiles = names_nothing,
     *,
     is_replaced: IsReplaced = lambda _: False,
     dry_run: bool = False,
@@ -113,7 +114,7 @@ def return_roots(
                 yield ReplicaReturn(root, url, None, 0, 0)
             continue
         try:
-            joined = _try_to_join(storage, prepare, root, url, is_sound)
+            joined = _try_to_join(storage, prepare, root, url, is_sound, named)
             if joined is None:
                 continue
             yield ReplicaReturn(root, url, joined.member, joined.objects, joined.bytes)
@@ -129,7 +130,12 @@ def return_roots(
 
 
 def _try_to_join(
-    storage: ReplicatedStorage, prepare: Prepare, root: str, url: str, is_sound: IsSound
+    storage: ReplicatedStorage,
+    prepare: Prepare,
+    root: str,
+    url: str,
+    is_sound: IsSound,
+    named: NamedFiles,
 ) -> Joined | None:
     """None if the root does not answer yet, or another process has added it."""
     agreement = storage.agreement
@@ -140,4 +146,4 @@ def _try_to_join(
         raise  # somebody must say that it may be asked
     except (InvalidOption, StorageError):
         return None
-    return join(agreement, root, found, is_sound)
+    return join(agreement, root, found, is_sound, named)

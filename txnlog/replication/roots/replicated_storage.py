@@ -331,6 +331,9 @@ class ReplicatedStorage(Storage):
             raise failed  # that one may have it
         if is_placed(epoch, name):
             return read_elsewhere(self.agreement, epoch, name, call)
+        for member in by_last_in_sync(epoch) if name == names.STORE_FILE else ():
+            with suppress(ObjectNotFound, MemberFailed):  # it has never changed
+                return self._ask(epoch, member, call)
         raise ObjectNotFound(f"no replica of {self.url} in sync has {name}")
 
     def _read(self, name: str, call: Callable[[Storage], T]) -> T:

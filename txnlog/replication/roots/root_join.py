@@ -3,8 +3,10 @@
 1. Its folder is marked, and the next epoch names it as joining: from then on writers write to it.
 2. Everything in a listing of the leader made *after* that is copied, but for data that an earlier
    incarnation of the root has whole.
-3. Objects deleted meanwhile are deleted there again.
-4. A further epoch of the same leader, under which it has been joining throughout, puts it in sync.
+3. What the leader has lost is given to both by those that have it: of logs by others in sync, of
+   what the logs name by any that are in sync, or were.
+4. Objects deleted meanwhile are deleted there again.
+5. A further epoch of the same leader, under which it has been joining throughout, puts it in sync.
 
 After a failure it gives up: a further epoch ends the joining, and the copies are deleted, so that a
 disk that is too small is not left full. A killed process leaves a member that goes on joining; the
@@ -14,9 +16,11 @@ next attempt replaces it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import filterfalse
 from typing import TypeVar
 
 import msgspec
@@ -30,6 +34,7 @@ from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
     Root,
+    by_last_in_sync,
     gave_up_joining,
     joined,
     joining,
@@ -43,7 +48,14 @@ from txnlog.replication.roots.members import put_mark
 from txnlog.replication.roots.old_incarnations import delete_incarnation
 from txnlog.replication.roots.placed_data import list_whole, sound_source, source_of
 from txnlog.replication.roots.placement import is_placed, targets
-from txnlog.replication.roots.soundness import IsSound, bring_back_lost, sound_bytes
+from txnlog.replication.roots.soundness import (
+    STORE,
+    IsSound,
+    NamedFiles,
+    bring_back_lost,
+    names_nothing,
+    sound_bytes,
+)
 
 T = TypeVar("T")
 
@@ -72,10 +84,17 @@ class Joined:
     kept_bytes: int = 0
 
 
-def join(agreement: Agreement, root: str, url: str, is_sound: IsSound = lambda *_: None) -> Joined:
+def join(
+    agreement: Agreement,
+    root: str,
+    url: str,
+    is_sound: IsSound = lambda *_: None,
+    named: NamedFiles = names_nothing,
+) -> Joined:
     """Bring a root into the in-sync set, as a new incarnation.
 
-    ``is_sound`` judges data: what is damaged at one member is copied from another one.
+    ``is_sound`` judges data: what is damaged at one member is copied from another one. ``named``
+    tells what there must be of it: what the leader has lost is, too.
 
     Raises:
         NotEnoughReplicas: the set has changed too much meanwhile, or a member fails: try again.
@@ -83,11 +102,13 @@ def join(agreement: Agreement, root: str, url: str, is_sound: IsSound = lambda *
     """
     for _ in range(_ATTEMPTS - 1):
         with suppress(_HandedOver):
-            return _join(agreement, root, url, is_sound)
-    return _join(agreement, root, url, is_sound)
+            return _join(agreement, root, url, is_sound, named)
+    return _join(agreement, root, url, is_sound, named)
 
 
-def _join(agreement: Agreement, root: str, url: str, is_sound: IsSound) -> Joined:
+def _join(
+    agreement: Agreement, root: str, url: str, is_sound: IsSound, named: NamedFiles
+) -> Joined:
     member = next_incarnation(agreement.refresh(), root)
     try:
         epoch, member = _begin(agreement, agreement.epoch(), root, url)
@@ -95,7 +116,7 @@ def _join(agreement: Agreement, root: str, url: str, is_sound: IsSound) -> Joine
             # If this one is in sync alone, and the controller is lost, its root is to be asked.
             _patiently(agreement, lambda: note_epoch(agreement, epoch, [epoch.leader]))
             with Kept.of(agreement, epoch, member, is_sound) as kept:
-                copied = _copy(agreement, epoch, member, is_sound, kept)
+                copied = _copy(agreement, epoch, member, is_sound, named, kept)
             after = _finish(agreement, epoch, member)
         except Exception as error:
             _give_up(agreement, member, f"{member} gives up joining: {error}")
@@ -179,8 +200,68 @@ def _is_framed(listed: tuple[str, int]) -> bool:
     return names.is_framed(listed[0])
 
 
+def _give_back_lost(
+    agreement: Agreement,
+    epoch: Epoch,
+    there: AbstractSet[str],
+    is_sound: IsSound,
+    named: NamedFiles,
+) -> set[str]:
+    """Give the leader what it has lost of what must be there, as ``named`` tells.
+
+    Placed data need not be there: reassigning copies it. The logs are read after the leader was
+    listed, so what they do not name any more, and somebody is about to delete, stays lost; what
+    they let go of meanwhile is an orphan, which vacuum deletes.
+
+    Args:
+        agreement: whom to ask.
+        epoch: under which.
+        there: what the leader has.
+        is_sound: prefers copies that are whole.
+        named: what a topic's log names, and what every store has.
+
+    Returns:
+        What must be there, whoever has given it back, if anybody has it.
+    """
+    give = partial(_give_back, agreement, epoch, is_sound)
+    needed: set[str] = set()
+    inside = {name.split("/")[1] for name in there if name.startswith(f"{names.TOPICS}/")}
+    for topic in (*sorted(inside), STORE):
+        lost = [topic]
+        while lost:  # a manifest that is back tells of more
+            found = {*filterfalse(partial(is_placed, epoch), named(topic))} - needed
+            needed |= found
+            lost = sorted(found - there)
+            _round(agreement, [partial(give, name) for name in lost])
+    return needed
+
+
+def _give_back(agreement: Agreement, epoch: Epoch, is_sound: IsSound, name: str) -> None:
+    """Give the leader an object that has one writer, if it lacks it and anybody has it."""
+    for member in (*epoch.members, *by_last_in_sync(epoch)):
+        try:
+            agreement.ask(epoch, member, lambda storage: storage.size(name))
+        except ObjectNotFound:
+            continue
+        except MemberFailed:
+            if member in epoch.members:
+                raise
+            continue
+        if member != epoch.leader:
+            agreement.check_mark(epoch, epoch.leader)
+            with suppress(ObjectNotFound):  # it was deleted meanwhile
+                source = sound_source(agreement, epoch, name, member, is_sound)
+                copy_between(agreement, epoch, source, epoch.leader, name)
+        return
+
+
 def _copy(
-    agreement: Agreement, epoch: Epoch, member: Member, is_sound: IsSound, kept: Kept
+    agreement: Agreement,
+    epoch: Epoch,
+    member: Member,
+    is_sound: IsSound,
+    named: NamedFiles,
+    kept: Kept,
 ) -> tuple[int, int, int, int]:
     """Copy the leader's objects, and then delete those that it no longer has.
 
@@ -210,6 +291,7 @@ def _copy(
             missed.add(name)
         else:
             copied.add(name)
+            missed.discard(name)
 
     waiting = []
     for name, _ in _asked(agreement, epoch):
@@ -224,8 +306,12 @@ def _copy(
     # A deletion begins at the leader: an object listed there now is deleted here too, if it ever
     # is. Data that is moved meanwhile may be seen nowhere: if it comes back, vacuum deletes it.
     there = {name for name, _ in _asked(agreement, epoch)}
+    needed = _give_back_lost(agreement, epoch, there, is_sound, named)
+    back = sorted(needed - copied)
+    _round(agreement, [partial(copy, name, kept.holders(name)) for name in back])
     _check_missed(epoch, missed & there)
-    doomed = sorted(name for name in copied - there if not is_placed(epoch, name))
+    gone = copied - there - needed
+    doomed = sorted(name for name in gone if not is_placed(epoch, name))
     if doomed:
         _patiently(
             agreement,

@@ -26,8 +26,8 @@ from txnlog.replication.roots.epochs import Epoch, Member
 from txnlog.replication.roots.listings import Listings
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.slowness import time_for
-from txnlog.replication.roots.soundness import IsSound
-from txnlog.replication.roots.verification import verify
+from txnlog.replication.roots.soundness import IsSound, NamedFiles, names_nothing
+from txnlog.replication.roots.verification import list_lost, verify
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 
@@ -76,8 +76,12 @@ class Scrubbed(StorageStep):
     repaired: int
 
 
-def scrub(storage: ReplicatedStorage, is_sound: IsSound) -> Scrubbed | None:
+def scrub(
+    storage: ReplicatedStorage, is_sound: IsSound, named: NamedFiles = names_nothing
+) -> Scrubbed | None:
     """Compare and repair the share that is next; None: nothing was wrong, or it is switched off.
+
+    ``named`` tells what a log names, of which some may be lost.
 
     Raises StorageError: the controller fails, or a root in sync. The next run begins there again.
     """
@@ -86,10 +90,11 @@ def scrub(storage: ReplicatedStorage, is_sound: IsSound) -> Scrubbed | None:
     if epoch.scrub_bytes is None:
         return None
     note = newest_scrub(agreement, epoch) or ScrubNote(-1, "", ScrubPass(agreement.clock.now_ms()))
-    share = _Share(note.after, epoch.scrub_bytes)
+    share = _Share(note.after, epoch.scrub_bytes, named)
     found = repaired = 0
     left = [*note.running.left]
-    for one in verify(storage, is_sound, with_contents=True, repair=True, choose=share.choose):
+    compare = partial(verify, storage, is_sound, with_contents=True, repair=True)
+    for one in compare(choose=share.choose, named=named):
         if one.kind == "extra":
             continue
         found, repaired = found + 1, repaired + one.is_repaired
@@ -115,13 +120,19 @@ def scrub(storage: ReplicatedStorage, is_sound: IsSound) -> Scrubbed | None:
 class _Share:
     """The names behind one, until they have so many bytes."""
 
-    def __init__(self, after: str, most_bytes: int) -> None:
-        self.last = after
+    def __init__(self, after: str, most_bytes: int, named: NamedFiles) -> None:
+        self.last = self._after = after
         self.objects = self.size_bytes = 0
         self.is_over = False
         self._most_bytes = most_bytes
+        self._named = named
 
-    def choose(self, listings: Listings, _: Epoch) -> Iterator[str]:
+    def choose(self, listings: Listings, epoch: Epoch) -> Iterator[Iterator[str]]:
+        yield self._listed(listings)
+        last = None if self.is_over else self.last
+        yield list_lost(listings, epoch, self._named, self._after, last)
+
+    def _listed(self, listings: Listings) -> Iterator[str]:
         for name, size_bytes in listings.behind(self.last):
             self.objects, self.size_bytes = self.objects + 1, self.size_bytes + size_bytes
             self.last = name

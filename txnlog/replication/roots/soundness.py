@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
@@ -47,6 +47,9 @@ _logger = logging.getLogger(__name__)
 
 IsSound: TypeAlias = Callable[[Storage, str], bool | None]
 """Whether data in a storage is as it was written; None: nothing names it. Raises CannotJudge."""
+NamedFiles: TypeAlias = Callable[[str], Collection[str]]
+"""The data files and manifests that a topic's log names now; of ``STORE`` what each store has."""
+STORE: Final = ""
 
 
 class CannotJudge(Exception):
@@ -56,11 +59,21 @@ class CannotJudge(Exception):
     """
 
 
-def judged(is_sound: IsSound, storage: Storage, name: str) -> bool | None:
-    """Whether data is as it was written, for who copies it; None: nothing tells."""
+def judged(judge: IsSound, storage: Storage, name: str) -> bool | None:
+    """Whether an object is as it was written, for who copies it; None: nothing tells.
+
+    What has a checksum of its own is judged by that.
+    """
+    if names.is_framed(name):
+        return is_sound(name, storage.get(name))
     with suppress(CannotJudge):
-        return is_sound(storage, name)
+        return judge(storage, name)
     return None
+
+
+def names_nothing(_: str) -> Collection[str]:
+    """No topic's log is read."""
+    return ()
 
 
 def leaders_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:

@@ -23,10 +23,16 @@ from txnlog.replication.roots import same_bytes, soundness
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.copies import CHUNK_BYTES, copy_between, help_out
 from txnlog.replication.roots.epochs import Epoch, Member, by_last_in_sync, root_of
-from txnlog.replication.roots.listings import Listings, add_listing
+from txnlog.replication.roots.listings import BEHIND_SLASH, Listings, add_listing
 from txnlog.replication.roots.placement import is_placed, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
-from txnlog.replication.roots.soundness import IsSound, judged
+from txnlog.replication.roots.soundness import (
+    STORE,
+    IsSound,
+    NamedFiles,
+    judged,
+    names_nothing,
+)
 from txnlog.replication.roots.trim import OpenNote, noted, read_notes
 from txnlog.storage.base import CannotReplace, Storage
 
@@ -68,21 +74,23 @@ def verify(
     with_contents: bool,
     repair: bool,
     look: Callable[[Epoch, Listings], object] = lambda *_: None,
-    choose: Callable[[Listings, Epoch], Iterator[str]] | None = None,
+    choose: Callable[[Listings, Epoch], Iterable[Iterator[str]]] | None = None,
+    named: NamedFiles = names_nothing,
 ) -> Iterator[ReplicaDifference]:
     """Compare the members that are in sync, name by name.
 
     ``is_sound`` judges data; what has a checksum of its own is judged by that.
 
     ``look`` is given what was listed, for whoever wants to know more of it. ``choose`` says which
-    names are compared, if not all.
+    names are compared, if not all: first some, and when that is done others. ``named`` tells what a
+    log names, of which some may be lost.
 
     Raises StorageError: the controller fails, or a member.
     """
     agreement = storage.agreement
     epoch = agreement.refresh()
-    is_sound = partial(_is_sound, is_sound)
-    judge = _Judge(agreement, is_sound, with_contents=with_contents)
+    is_sound = partial(judged, is_sound)
+    judge = _Judge(agreement, is_sound, named, with_contents=with_contents)
     mend = _Repair(storage, is_sound) if repair else None
     with Listings(epoch.in_sync) as listings:
         for member in epoch.in_sync:
@@ -91,16 +99,16 @@ def verify(
             except MemberFailed as failed:
                 raise _fails(epoch, failed) from failed
         look(epoch, listings)
-        choose = choose or partial(_doubtful, with_contents=with_contents)
-        doubtful = choose(listings, epoch)
-        while some := list(islice(doubtful, _AT_ONCE)):
-            # Whoever reads the logs, by which data is judged, heals what is damaged there.
-            for data in (False, True):
-                found = judge.look([name for name in some if names.is_unique(name) is data])
-                if mend is not None:
-                    repairs = [partial(mend.repaired, one) for one in found]
-                    found = agreement.controller.storage.gather(repairs)
-                yield from found
+        choose = choose or partial(_doubtful, named=named, with_contents=with_contents)
+        for doubtful in choose(listings, epoch):
+            while some := list(islice(doubtful, _AT_ONCE)):
+                # Whoever reads the logs, by which data is judged, heals what is damaged there.
+                for data in (False, True):
+                    found = judge.look([name for name in some if names.is_unique(name) is data])
+                    if mend is not None:
+                        repairs = [partial(mend.repaired, one) for one in found]
+                        found = agreement.controller.storage.gather(repairs)
+                    yield from found
 
 
 def check_again(agreement: Agreement, doubtful: Iterable[str]) -> Iterator[ReplicaDifference]:
@@ -109,7 +117,7 @@ def check_again(agreement: Agreement, doubtful: Iterable[str]) -> Iterator[Repli
     Raises NotEnoughReplicas: a member fails. StorageError: the controller does.
     """
     judge, found = (
-        _Judge(agreement, partial(_is_sound, _untold), with_contents=False),
+        _Judge(agreement, partial(judged, _untold), names_nothing, with_contents=False),
         iter(doubtful),
     )
     while some := list(islice(found, _AT_ONCE)):
@@ -120,7 +128,9 @@ def _untold(storage: Storage, name: str) -> None:
     """Of data nothing is read."""
 
 
-def _doubtful(listings: Listings, epoch: Epoch, *, with_contents: bool) -> Iterator[str]:
+def _doubtful(
+    listings: Listings, epoch: Epoch, named: NamedFiles, *, with_contents: bool
+) -> Iterable[Iterator[str]]:
     """Names to check. Placed data need not be at every member: only its copies are compared.
 
     Data comes last, so that logs are compared before they are read.
@@ -133,7 +143,28 @@ def _doubtful(listings: Listings, epoch: Epoch, *, with_contents: bool) -> Itera
     data = compared()
     if places(epoch):
         data = listings.names() if with_contents else listings.uneven()
-    return chain(filterfalse(is_data, compared()), filter(is_data, data))
+    listed = chain(filterfalse(is_data, compared()), filter(is_data, data))
+    return listed, list_lost(listings, epoch, named)
+
+
+def list_lost(
+    listings: Listings, epoch: Epoch, named: NamedFiles, after: str = "", last: str | None = None
+) -> Iterator[str]:
+    """What must be there, and no root in sync has shown.
+
+    Who reads the logs heals what is damaged there: it is to be compared before. Only names behind
+    ``after``, up to ``last``. Of placed data reassigning tells.
+    """
+
+    def is_within(name: str) -> bool:
+        return after < name and (last is None or name <= last)
+
+    for topic in (*listings.folders(names.TOPICS), STORE):
+        first, end = f"{names.TOPICS}/{topic}/", f"{names.TOPICS}/{topic}{BEHIND_SLASH}"
+        if topic == STORE or (end > after and (last is None or first <= last)):
+            for name in sorted(named(topic)):
+                if is_within(name) and not is_placed(epoch, name) and not listings.sizes_of(name):
+                    yield name
 
 
 def _fails(epoch: Epoch, failed: MemberFailed) -> StorageError:
@@ -148,12 +179,9 @@ def _digest(storage: Storage, name: str, size_bytes: int) -> bytes:
     return digest.digest()
 
 
-def _is_sound(judge: IsSound, storage: Storage, name: str) -> bool | None:
-    return (
-        same_bytes.is_sound(name, storage.get(name))
-        if names.is_framed(name)
-        else judged(judge, storage, name)
-    )
+def _has_one_writer(name: str) -> bool:
+    """Whether a copy is as good as another: it is data, a manifest, or the store's own file."""
+    return names.is_unique(name) or name == names.STORE_FILE
 
 
 _MOST_REPLACED_BYTES: Final = 64 << 20
@@ -163,9 +191,12 @@ _NOWHERE: Final = "its bytes are as they were written at no root in sync"
 class _Judge:
     """Checks names again, and reports what is wrong with each."""
 
-    def __init__(self, agreement: Agreement, is_sound: IsSound, *, with_contents: bool) -> None:
+    def __init__(
+        self, agreement: Agreement, is_sound: IsSound, named: NamedFiles, *, with_contents: bool
+    ) -> None:
         self._agreement = agreement
         self._is_sound = is_sound
+        self._named = named
         self._with_contents = with_contents
 
     def look(self, some: list[str]) -> list[ReplicaDifference]:
@@ -173,8 +204,9 @@ class _Judge:
         agreement = self._agreement
         while some:
             epoch = agreement.refresh()
+            nowhere: list[str] = []
             try:
-                looks = [partial(self._compare, epoch, name) for name in some]
+                looks = [partial(self._compare, epoch, name, nowhere) for name in some]
                 found = agreement.controller.storage.gather(looks)
                 # A disk that is not mounted any more lacks everything.
                 for member in epoch.in_sync:
@@ -184,8 +216,20 @@ class _Judge:
                     raise _fails(epoch, failed) from failed
                 continue
             if agreement.is_newest(epoch):
-                return [difference for difference in found if difference is not None]
+                lost = (_lost(epoch, name) for name in self._needed(epoch, nowhere))
+                return [*(one for one in found if one is not None), *lost]
         return []
+
+    def _needed(self, epoch: Epoch, some: Iterable[str]) -> Iterator[str]:
+        """Those of some names that nobody has and that must be there: the rest was deleted."""
+        by_topic: dict[str, list[str]] = {}
+        for name in some:
+            if name == names.STORE_FILE:
+                yield name
+            elif names.is_unique(name) and not is_placed(epoch, name):
+                by_topic.setdefault(name.split("/")[1], []).append(name)
+        for topic, lacked in by_topic.items():
+            yield from sorted({*self._named(topic)}.intersection(lacked))
 
     def _copy(self, epoch: Epoch, member: Member, name: str) -> _Copy | None:
         def read(storage: Storage) -> _Copy:
@@ -198,7 +242,8 @@ class _Judge:
         except ObjectNotFound:
             return None
 
-    def _compare(self, epoch: Epoch, name: str) -> ReplicaDifference | None:
+    def _compare(self, epoch: Epoch, name: str, nowhere: list[str]) -> ReplicaDifference | None:
+        """What is wrong with an object; a name that nobody has is added to ``nowhere``."""
         leaders_last = [*(one for one in epoch.in_sync if one != epoch.leader), epoch.leader]
         copies = {member: self._copy(epoch, member, name) for member in leaders_last}
         leaders = copies[epoch.leader]
@@ -206,7 +251,8 @@ class _Judge:
         lacking = tuple(member for member in copies if member not in there)
         # Of data that need not be everywhere reassigning counts the copies.
         if not there:
-            return None  # it was deleted meanwhile
+            nowhere.append(name)
+            return None
         size_bytes = max(copy.size_bytes for copy in there.values())
         if len({*there.values()}) == 1 and (not lacking or is_placed(epoch, name)):
             return self._alike(epoch, name, size_bytes, tuple(there))
@@ -218,14 +264,14 @@ class _Judge:
         if leaders is None and soundness.is_lost_by_leader(self._agreement, epoch, name):
             why = f"the leader has lost it, and {_named(there)} still has it"
             return ReplicaDifference(name, "missing", (epoch.leader,), size_bytes, why)
-        if leaders is None and not names.is_unique(name):
+        if leaders is None and not _has_one_writer(name):
             why = (
                 "the leader lacks it: it is being deleted, was left by a deletion that was cut "
                 "short, or was never acknowledged"
             )
             return ReplicaDifference(name, "extra", tuple(there), size_bytes, why)
         why = f"{', '.join(there)} {'has' if len(there) == 1 else 'have'} it"
-        if leaders is None:
+        if leaders is None and name != names.STORE_FILE:
             why += "; a deletion that is under way looks the same, and then nothing refers to it"
         return ReplicaDifference(name, "missing", lacking, size_bytes, why)
 
@@ -290,6 +336,10 @@ class _Judge:
         return ReplicaDifference(name, "differs", others, size_bytes, why)
 
 
+def _lost(epoch: Epoch, name: str) -> ReplicaDifference:
+    return ReplicaDifference(name, "missing", epoch.in_sync, 0, "no root in sync has it")
+
+
 def _named(members: Iterable[Member]) -> str:
     return ", ".join(members)
 
@@ -301,9 +351,9 @@ def _roots(members: Iterable[Member]) -> str:
 class _Repair:
     """Gives members what they lack. This decides nothing.
 
-    Data files and manifests have one writer each, and may be copied by any process: at worst
-    nothing refers to them. For anything else a follower gets the leader's object, as a reader would
-    give it.
+    Data files, manifests and the store's own file have one writer each, and may be copied by any
+    process: at worst nothing refers to them. For anything else a follower gets the leader's object,
+    as a reader would give it.
     """
 
     def __init__(self, storage: ReplicatedStorage, is_sound: IsSound) -> None:
@@ -319,7 +369,8 @@ class _Repair:
         if found.kind not in ("missing", "damaged") or len(members) < len(found.members):
             return found
         try:
-            if names.is_unique(found.name):
+            lacks_a_copy = found.kind == "missing" and _has_one_writer(found.name)
+            if lacks_a_copy or names.is_unique(found.name):
                 done = self._copy(epoch, found, members)
             else:
                 if epoch.leader in members:
