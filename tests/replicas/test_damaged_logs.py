@@ -18,7 +18,7 @@ from tests.support.replication.replica_folders import (
 )
 from txnlog import names
 from txnlog.errors import CorruptEntry
-from txnlog.replication import Replicas
+from txnlog.replication import ReplicaDifference, Replicas
 from txnlog.replication.roots.members import OwnerMark
 from txnlog.state import envelope
 from txnlog.state.membership import ToldAt
@@ -116,20 +116,72 @@ def test_a_root_that_joins_copies_what_is_sound(tmp_path: Path, root: str) -> No
     assert objects(tmp_path / f"c/incarnation-0000{number}") == whole
 
 
-def test_a_storage_that_cannot_replace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its root leaves the set, and joins again with what is whole."""
-
+@pytest.fixture
+def cannot_replace(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: LocalStorage, name: str, data: bytes) -> None:
         raise CannotReplace("not here")
 
+    monkeypatch.setattr(LocalStorage, "replace", refuse)
+
+
+@pytest.mark.usefixtures("cannot_replace")
+def test_a_storage_that_cannot_replace(tmp_path: Path) -> None:
+    """Its root leaves the set, and joins again with what is whole."""
     make_written(tmp_path, "1")
     flip(tmp_path / FIRST / ENTRY)
-    monkeypatch.setattr(LocalStorage, "replace", refuse)
     store = reopened(tmp_path)
     assert values(store) == ["1"]
     assert Replicas(store).describe().in_sync == ("r1-0",)
     Replicas(store).add(str(tmp_path / "a"))
     assert objects(tmp_path / "a/incarnation-00001") == objects(tmp_path / SECOND)
+
+
+@pytest.mark.usefixtures("cannot_replace")
+def test_roots_that_cannot_replace_what_each_has_damaged(tmp_path: Path) -> None:
+    """Each has alone what the other lacks: none leaves. One that comes gets all; then they do."""
+    store = make_written(tmp_path, "1")
+    write(store, "2")
+    whole = objects(tmp_path / FIRST)
+    for root, name in ((FIRST, ENTRY), (SECOND, ENTRY.replace("1.json", "2.json"))):
+        flip(tmp_path / root / name)
+    for _ in range(3):
+        assert values(reopened(tmp_path)) == ["1", "2"]
+    assert {*Replicas(store).describe().in_sync} == {"r0-0", "r1-0"}
+    found = verify(tmp_path)
+    assert [one.members for one in found] == [("r0-0",), ("r1-0",)]
+    assert all("`add` another root" in one.detail and not one.is_repaired for one in found)
+    Replicas(reopened(tmp_path)).add(str(tmp_path / "c"))
+    assert [(one.members, one.is_repaired) for one in verify(tmp_path)] == [
+        (("r0-0",), True),
+        (("r1-0",), True),
+    ]
+    assert len(Replicas(store).describe().in_sync) == 1
+    for root in "ab":
+        Replicas(reopened(tmp_path)).add(str(tmp_path / root))
+    assert verify(tmp_path) == []
+    for root in "abc":
+        assert objects(max((tmp_path / root).glob("incarnation-*"))) == whole, root
+
+
+def verify(folder: Path) -> list[ReplicaDifference]:
+    return [*Replicas(reopened(folder)).verify(with_contents=True, repair=True)]
+
+
+@pytest.mark.usefixtures("cannot_replace")
+def test_a_root_that_cannot_replace_and_has_alone_what_the_leader_has_lost(
+    tmp_path: Path,
+) -> None:
+    """It stays until that is given back to the leader, as whoever lists the log does."""
+    store = make_written(tmp_path, "1")
+    write(store, "2")
+    Replicas(store).elect("r1")
+    flip(tmp_path / FIRST / ENTRY)
+    (tmp_path / SECOND / ENTRY.replace("1.json", "2.json")).unlink()
+    reopened(tmp_path).storage.get(ENTRY)
+    assert {*Replicas(store).describe().in_sync} == {"r0-0", "r1-0"}
+    for _ in range(2):
+        assert values(reopened(tmp_path)) == ["1", "2"]
+    assert Replicas(store).describe().in_sync == ("r1-0",)
 
 
 def test_what_is_framed_is_judged(tmp_path: Path) -> None:

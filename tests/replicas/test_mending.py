@@ -108,10 +108,10 @@ def test_a_leader_hands_over_under_the_newest_epoch_alone(roots: Roots) -> None:
         heap.delete([NAME])
         heap.put(NAME, OURS)
     other = roots.plain(VirtualClock())
-    before(roots.heap("b-0"), "get", 1, lambda: elect(other.agreement, "c"))
+    before(roots.heap("c-0"), "get", 1, lambda: elect(other.agreement, "b"))
     assert roots.plain(VirtualClock()).get(NAME) == OURS
     epochs = roots.epochs()
-    assert [epoch.leader for epoch in epochs] == ["a-0", "c-0"]
+    assert [epoch.leader for epoch in epochs] == ["a-0", "b-0"]
     assert sorted(epochs[-1].in_sync) == ["a-0", "b-0", "c-0"]
     assert has(roots, "a-0") == OURS
 

@@ -163,6 +163,8 @@ class Agreement:
         self.lost: TxnlogError | None = None
         """Why the controller tells nothing; None if it did so when it was last asked."""
         self._asked_s = 0.0
+        self.left_damaged: set[tuple[Member, str]] = set()
+        """Objects that are not as they were written, and that nobody can do anything about."""
 
     def begin_as(self, other: Agreement) -> None:
         """Know what another one does: which epoch is the newest, who answers, how it is read."""

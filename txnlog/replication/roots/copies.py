@@ -29,6 +29,8 @@ def put_at(agreement: Agreement, epoch: Epoch, member: Member, name: str, data: 
         if isinstance(failed.error, Diverged) and member != epoch.leader:
             raise MemberFailed(member, failed.error, useless=True) from failed.error
         if isinstance(failed.error, Damaged) and member != epoch.leader:
+            if (member, name) in agreement.left_damaged:
+                return False
             raise damaged_at(agreement, epoch, member, name, data) from failed.error
         raise
 
@@ -73,6 +75,8 @@ def help_out(
             continue
         if found == data or sound is False:
             continue  # of two that are damaged neither is right
+        if (member, name) in agreement.left_damaged:
+            continue
         if is_sound(name, found) is False:
             raise damaged_at(agreement, epoch, member, name, data)
         raise diverged_at(epoch, member, name)

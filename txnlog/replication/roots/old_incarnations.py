@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from txnlog import names
@@ -39,7 +39,7 @@ from txnlog.replication.roots.placed_data import IsReplaced
 from txnlog.replication.roots.placement import is_placed, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.slowness import time_for
-from txnlog.replication.roots.soundness import CannotJudge, IsSound, sound_bytes
+from txnlog.replication.roots.soundness import CannotJudge, IsSound, list_framed, whole_alone
 from txnlog.replication.roots.trim import read_notes
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
@@ -286,28 +286,16 @@ def _check_whole(storage: ReplicatedStorage, epoch: Epoch, member: Member) -> No
         return
     agreement = storage.agreement
 
-    def list_framed(storage: Storage) -> list[str]:
-        listed = (name for name, _ in storage.list_all("") if root_names.is_of_store(name))
-        return [name for name in listed if names.is_framed(name)]
-
     def has_store_file(one: Member) -> bool:
         with suppress(ObjectNotFound):
             data = agreement.ask(epoch, one, partial(_get, names.STORE_FILE))
             return bool(same_bytes.is_sound(names.STORE_FILE, data))
         return False
 
-    def is_only_here(name: str) -> bool:
-        if name == names.STORE_FILE:
-            return not any(map(has_store_file, epoch.in_sync)) and has_store_file(member)
-        with suppress(ObjectNotFound):
-            if same_bytes.is_sound(name, sound_bytes(agreement, epoch, name)) is False:
-                data = agreement.ask(epoch, member, partial(_get, name))
-                return bool(same_bytes.is_sound(name, data))
-        return False
-
-    framed = agreement.ask(epoch, member, list_framed)
-    judged = agreement.controller.storage.gather(partial(is_only_here, name) for name in framed)
-    only = [name for name, is_only in zip(framed, judged, strict=True) if is_only]
+    framed = [*chain.from_iterable(list_framed(agreement, epoch, member))]
+    only = whole_alone(agreement, epoch, member, framed)
+    if not any(map(has_store_file, epoch.in_sync)) and has_store_file(member):
+        only.append(names.STORE_FILE)
     if only:
         raise InvalidOption(
             f"{member} has {len(only)} objects of logs whole that no root in sync has whole, such "

@@ -373,7 +373,24 @@ class ReplicatedStorage(Storage):
             data = self._read(name, lambda storage: storage.get(name))
             if names.is_unique(name) or is_sound(name, data) is not False:
                 return data
+            whole = self._whole_where_it_is_left(name)
+            if whole is not None:
+                return whole
         return self._settle_shown(partial(self._help, name=name), self._know_one(name))
+
+    def _whole_where_it_is_left(self, name: str) -> bytes | None:
+        """What a root has whole of an object that stays damaged at another one.
+
+        It is known to be everywhere, so nobody need lead for it once more.
+        """
+        epoch = self.agreement.epoch()
+        left = {(member, name) for member in epoch.in_sync} & self.agreement.left_damaged
+        for member in epoch.in_sync if left and self._knows(epoch, name) else ():
+            with suppress(ObjectNotFound, MemberFailed):
+                data = self._ask(epoch, member, lambda storage: storage.get(name))
+                if is_sound(name, data):
+                    return data
+        return None
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
         return self._read(name, lambda storage: storage.get_range(name, start, stop))

@@ -362,7 +362,8 @@ def _finish(agreement: Agreement, epoch: Epoch, member: Member) -> Epoch:
         proposed = joined(newest, member, since, epoch.leader_since, who)
         if proposed is None:
             why = f"the leader has changed, or {member} was put out, while it copied: try again"
-            if newest.leader != epoch.leader and {*epoch.in_sync} <= {*newest.in_sync}:
+            led = newest.leader_since != epoch.leader_since  # perhaps by the same one again
+            if led and {*epoch.in_sync} <= {*newest.in_sync}:
                 raise _HandedOver(why)
             raise NotEnoughReplicas(why)
         if agreement.propose(proposed):

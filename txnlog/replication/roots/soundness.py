@@ -5,6 +5,8 @@ Where two members have other bytes, the checksum decides, not who leads:
 * A follower's object is damaged: the leader's replaces it, once all others have that. Then nobody
   can ever put another one there: the name is taken at the damaged one, too, and stays so. So a
   process that sleeps before it replaces the object does no harm, whatever has happened since.
+  Where the storage has no such step, the follower leaves the set, and gets it when it joins again;
+  or it stays as it is, if nobody else has whole what it has.
 * The leader's is damaged, and a member in sync has it whole: that one leads, by the next epoch, and
   nobody leaves the set. It may not be replaced under the same leader: a writer may have been told
   that it has won the name, by what is damaged now.
@@ -28,11 +30,15 @@ from functools import partial
 from itertools import islice
 from typing import Final, Self, TypeAlias, TypeVar
 
+import msgspec
+
 from txnlog import names
 from txnlog.errors import ObjectNotFound
 from txnlog.names import LogFile
+from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.epochs import Epoch, Member, elected
+from txnlog.replication.roots.listings import portions
 from txnlog.replication.roots.same_bytes import Damaged, Diverged, is_sound
 from txnlog.replication.roots.slowness import time_for
 from txnlog.state.proposal import MOST_TOGETHER
@@ -104,10 +110,46 @@ def sound_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
     return data if found is None else found[1]
 
 
+def list_framed(agreement: Agreement, epoch: Epoch, member: Member) -> Iterator[list[str]]:
+    """What a member has that has a checksum of its own, in portions. Raises MemberFailed."""
+    for some in portions(agreement, epoch, member, ""):
+        listed = (name for name, _ in some if root_names.is_of_store(name))
+        yield [name for name in listed if names.is_framed(name)]
+
+
+def whole_alone(
+    agreement: Agreement, epoch: Epoch, member: Member, some: Sequence[str]
+) -> list[str]:
+    """Those that a member has whole, and nobody in sync but it; what was deleted is not among them.
+
+    All are read at the leader. Raises MemberFailed.
+    """
+    others = tuple(one for one in epoch.in_sync if one != member)
+    without = msgspec.structs.replace(epoch, in_sync=others)
+
+    def others_have(name: str) -> bool:
+        try:
+            return is_sound(name, sound_bytes(agreement, without, name)) is not False
+        except ObjectNotFound:
+            # It is deleted at the leader first, or lost: who was out at that time tells nothing.
+            is_lost = member in epoch.in_sync and is_lost_by_leader(agreement, epoch, name)
+            return not is_lost or _whole_elsewhere(agreement, without, name) is not None
+
+    def is_alone(name: str) -> bool:
+        with suppress(ObjectNotFound):
+            return not others_have(name) and bool(
+                is_sound(name, _get(agreement, epoch, member, name))
+            )
+        return False
+
+    judged = agreement.controller.storage.gather(partial(is_alone, name) for name in some)
+    return [name for name, is_only in zip(some, judged, strict=True) if is_only]
+
+
 def _whole_elsewhere(agreement: Agreement, epoch: Epoch, name: str) -> tuple[Member, bytes] | None:
     """A member in sync that has whole what the leader has damaged. Raises MemberFailed."""
     failed: MemberFailed | None = None
-    for member in epoch.in_sync:
+    for member in reversed(epoch.in_sync):  # who came last has copied only what was whole
         if member == epoch.leader:
             continue
         try:
@@ -330,6 +372,12 @@ def _mend(agreement: Agreement, epoch: Epoch, member: Member, name: str, data: b
         _ask(agreement, epoch, member, lambda one: one.replace(name, data))
     except MemberFailed as failed:
         if isinstance(failed.error, CannotReplace):
+            listed = list_framed(agreement, epoch, member) if member in epoch.in_sync else ()
+            for some in listed:
+                if alone := whole_alone(agreement, epoch, member, some):
+                    _logger.warning("replicas: %s; it stays, and has %s alone", failed, alone[0])
+                    agreement.left_damaged.add((member, name))
+                    return True
             return agreement.put_out(epoch, member, f"{failed}; it is whole when it joins again")
         raise
     _logger.warning(

@@ -185,6 +185,9 @@ def _has_one_writer(name: str) -> bool:
 
 
 _MOST_REPLACED_BYTES: Final = 64 << 20
+_STAYS: Final = (
+    "the root alone has other objects whole: `add` another root, which gets all, and verify again"
+)
 _NOWHERE: Final = "its bytes are as they were written at no root in sync"
 
 
@@ -376,6 +379,10 @@ class _Repair:
                 if epoch.leader in members:
                     self._storage.list_names(found.name.rpartition("/")[0])  # it is given back
                 done = self._help(found.name)
+                is_left = {(one, found.name) for one in members} & self._agreement.left_damaged
+                if done and is_left:
+                    why = f"{found.detail}; its storage cannot replace it, and {_STAYS}"
+                    return replace(found, detail=why)
         except MemberFailed as failed:
             raise _fails(epoch, failed) from failed
         except ObjectNotFound:
