@@ -74,7 +74,7 @@ class Round(msgspec.Struct, frozen=True, tag_field="kind", tag="round"):
     reached_ms: TimeMs
     logs: Annotated[dict[LongName, LogVersion], AnyNumber]
     lost: Annotated[tuple[LongName, ...], AnyNumber] = ()
-    expired: str = ""
+    expired: Name = ""
 
 
 class ExpiredIds(msgspec.Struct, frozen=True, tag_field="kind", tag="expired"):
