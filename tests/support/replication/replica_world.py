@@ -1000,13 +1000,13 @@ class World:
             self._damage_earlier()
             self._decay(process.chance)
             for root in self.rot.roots:
-                members = [
-                    member for member in self.roots.epoch().members if root_of(member) == root
-                ]
-                for member in members:
+                epoch = self.roots.epoch()
+                others = [one for one in epoch.in_sync if root_of(one) not in self.rot.roots]
+                for member in [one for one in epoch.members if root_of(one) == root]:
                     if not self.forgets:
                         self.rot.flip(member, self.roots.heap(member))
-                    elif not self.appending:  # who has listed the log already looks no more
+                    # Who is in sync alone loses it for good. Who has listed the log looks no more.
+                    elif others and not self.appending:
                         self.rot.lose(member, self.roots.heap(member))
             self.judge()
             if self.roots.newcomer:
