@@ -372,6 +372,28 @@ def test_who_fails_at_the_end_of_an_upload_is_named(
         upload.close()
 
 
+@pytest.mark.parametrize("size", [5, copies.CHUNK_BYTES + 5])
+def test_what_was_damaged_since_it_was_written_is_not_copied_at_the_end_of_an_upload(
+    made: txnlog.Store, tmp_path: Path, size: int
+) -> None:
+    """One of two that have it whole has other bytes by then: it is copied from the other one."""
+    Replicas(made).add(str(tmp_path / "c"))
+    data = b"1" * size
+    upload: Any = made.storage.upload("f/x")
+    upload.write(data[:3])
+    upload.write(data[3:])
+    upload._uploads.pop("r2-0").discard()
+    need = upload._need
+
+    def decay(epoch: Epoch) -> None:
+        (tmp_path / "a/incarnation-00000/f/x").write_bytes(data[:-1] + b"0")
+        need(epoch)
+
+    upload._need = decay
+    upload.close()
+    assert (tmp_path / "c/incarnation-00000/f/x").read_bytes() == data
+
+
 def test_a_root_that_has_become_another_meanwhile_is_left(
     made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

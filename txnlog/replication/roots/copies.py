@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from crc32c import crc32c
+
 from txnlog.errors import ObjectNotFound
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.epochs import Epoch, Member
@@ -100,13 +102,21 @@ def help_out(
         raise
 
 
-def copy_object(source: Storage, target: Storage, name: str) -> int:
+def copy_object(source: Storage, target: Storage, name: str, checksum: int | None = None) -> int:
     """Copy one object of any size; returns its bytes. One that is there is left as it is.
 
-    Raises ObjectNotFound: the source does not have it.
+    Raises ObjectNotFound: the source does not have it, or other bytes than ``checksum`` (CRC-32C)
+    is of.
     """
+
+    def check(read: int) -> None:
+        if checksum not in (None, read):
+            raise ObjectNotFound(f"{source.url} has {name} damaged")
+
     first = source.get_range(name, 0, CHUNK_BYTES)
+    read = crc32c(first)
     if len(first) < CHUNK_BYTES:  # so it is whole: most are, and nobody need ask how large
+        check(read)
         put_same(target, name, first)
         return len(first)
     size = source.size(name)
@@ -117,21 +127,29 @@ def copy_object(source: Storage, target: Storage, name: str) -> int:
     with target.upload(name) as upload:
         upload.write(first)
         for start in range(CHUNK_BYTES, size, CHUNK_BYTES):
-            upload.write(source.get_range(name, start, min(start + CHUNK_BYTES, size)))
+            more = source.get_range(name, start, min(start + CHUNK_BYTES, size))
+            read = crc32c(more, read)
+            upload.write(more)
+        check(read)
     return size
 
 
 def copy_between(
-    agreement: Agreement, epoch: Epoch, source: Member, target: Member, name: str
+    agreement: Agreement,
+    epoch: Epoch,
+    source: Member,
+    target: Member,
+    name: str,
+    checksum: int | None = None,
 ) -> int:
     """:func:`copy_object` from a member to another.
 
     Raises:
-        ObjectNotFound: the source does not have it.
+        ObjectNotFound: the source does not have it, or not as it was written.
         MemberFailed: the one of the two that does, so that nobody puts the other one out.
     """
     asked = _Asked(agreement, epoch, source)
-    return agreement.ask(epoch, target, lambda storage: copy_object(asked, storage, name))
+    return agreement.ask(epoch, target, lambda storage: copy_object(asked, storage, name, checksum))
 
 
 class _Asked(ForwardingStorage):

@@ -7,6 +7,8 @@ from contextlib import suppress
 from functools import partial
 from threading import Event, Lock
 
+from crc32c import crc32c
+
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.copies import copy_between
@@ -32,6 +34,8 @@ class ReplicatedUpload(Upload):
         self._uploads: dict[Member, Upload] = {}
         self._whole: set[Member] = set()
         self._size = 0
+        self._checksum = 0
+        """Of what was written: what a member has by now may not be that any more."""
         self._ended = False
         with suppress(MemberFailed):
             self._begin(agreement.epoch())
@@ -70,6 +74,7 @@ class ReplicatedUpload(Upload):
         if self._ended:
             raise ValueError("the upload is closed")
         self._size += len(data)
+        self._checksum = crc32c(data, self._checksum)
         error = self._each(lambda upload: upload.write(data), len(data))
         if error is not None and not self._uploads:
             self._put_out()
@@ -142,14 +147,14 @@ class ReplicatedUpload(Upload):
         failed: MemberFailed | None = None
         for source in sorted(self._whole, key=lambda member: (member not in epoch.members, member)):
             try:
-                copy_between(self._agreement, epoch, source, target, self._name)
+                copy_between(self._agreement, epoch, source, target, self._name, self._checksum)
             except MemberFailed as error:
                 failed = error
             except ObjectNotFound:
                 continue
             else:
                 return
-        raise failed or StorageError(f"no member has the whole of {self._name} any more")
+        raise failed or StorageError(f"no member has {self._name} whole any more")
 
     def discard(self) -> None:
         if not self._ended:
