@@ -113,9 +113,12 @@ class SoundCopies:
         found = _Named()
         try:
             log.refresh()
+            with log.lock:
+                topic_id = log.state.topic_id if log.state.exists else None
             listing = log.manifests.newest()
-            for ref in listing.manifests if listing is not None else ():
-                found.manifests[f"{log.manifests.folder}/{ref.name}"] = ref
+            if listing is not None and listing.topic_id == topic_id:
+                for ref in listing.manifests:
+                    found.manifests[f"{log.manifests.folder}/{ref.name}"] = ref
             for segment in describe_segments(log):
                 found.segments.setdefault(segment.paths.log, []).append(segment)
         except UnknownTopicOrPartition:

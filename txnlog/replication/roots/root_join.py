@@ -15,12 +15,12 @@ next attempt replaces it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import filterfalse
+from itertools import chain, filterfalse
 from typing import TypeVar
 
 import msgspec
@@ -43,7 +43,7 @@ from txnlog.replication.roots.epochs import (
     without,
 )
 from txnlog.replication.roots.kept_data import Kept
-from txnlog.replication.roots.listings import Listings, add_listing
+from txnlog.replication.roots.listings import Listings, add_listing, portions
 from txnlog.replication.roots.members import put_mark
 from txnlog.replication.roots.old_incarnations import delete_incarnation
 from txnlog.replication.roots.placed_data import list_whole, sound_source, source_of
@@ -200,40 +200,94 @@ def _is_framed(listed: tuple[str, int]) -> bool:
     return names.is_framed(listed[0])
 
 
+def _named_now(epoch: Epoch, inside: Iterable[str], named: NamedFiles) -> dict[str, set[str]]:
+    """By topic what must be there, as its log tells now; of a replicated store data need not be."""
+    return {
+        topic: {*filterfalse(partial(is_placed, epoch), named(topic))}
+        for topic in (*sorted(inside), STORE)
+    }
+
+
 def _give_back_lost(
     agreement: Agreement,
     epoch: Epoch,
     there: AbstractSet[str],
+    needed: Mapping[str, set[str]],
     is_sound: IsSound,
     named: NamedFiles,
 ) -> set[str]:
-    """Give the leader what it has lost of what must be there, as ``named`` tells.
+    """Give the leader what it has lost of what must be there.
 
-    Placed data need not be there: reassigning copies it. The logs are read after the leader was
-    listed, so what they do not name any more, and somebody is about to delete, stays lost; what
-    they let go of meanwhile is an orphan, which vacuum deletes.
+    That is what a log names, then the leader lacks, and the log still names: so nobody has deleted
+    it. What a log lets go of while it is copied is deleted again, as a deletion may have passed.
 
     Args:
         agreement: whom to ask.
         epoch: under which.
         there: what the leader has.
+        needed: what must be there, by topic, as it was known before that listing.
         is_sound: prefers copies that are whole.
-        named: what a topic's log names, and what every store has.
+        named: what must be there of a topic now.
 
     Returns:
-        What must be there, whoever has given it back, if anybody has it.
+        What the leader has got.
     """
     give = partial(_give_back, agreement, epoch, is_sound)
-    needed: set[str] = set()
-    inside = {name.split("/")[1] for name in there if name.startswith(f"{names.TOPICS}/")}
-    for topic in (*sorted(inside), STORE):
-        lost = [topic]
-        while lost:  # a manifest that is back tells of more
-            found = {*filterfalse(partial(is_placed, epoch), named(topic))} - needed
-            needed |= found
-            lost = sorted(found - there)
-            _round(agreement, [partial(give, name) for name in lost])
-    return needed
+    given: set[str] = set()
+    for topic, wanted in needed.items():
+        found, tried = wanted - there, set[str]()
+        while lost := _lacked_by_leader(agreement, epoch, found):
+            lost.intersection_update(named(topic))
+            if not lost:
+                break
+            tried |= lost
+            _round(agreement, [partial(give, name) for name in sorted(lost)])
+            now = {*filterfalse(partial(is_placed, epoch), named(topic))}
+            _delete(agreement, epoch, epoch.leader, lost - now)
+            given |= lost & now
+            # A manifest that is back tells of more.
+            found = now - there - tried if any(map(_is_manifest, lost)) else set()
+    return given
+
+
+def _is_manifest(name: str) -> bool:
+    return name.split("/")[2:3] == ["manifests"]
+
+
+def _lacked_by_leader(agreement: Agreement, epoch: Epoch, some: AbstractSet[str]) -> set[str]:
+    """Those of some objects that the leader does not have now."""
+
+    def lacks(name: str) -> bool:
+        try:
+            agreement.ask(epoch, epoch.leader, lambda storage: storage.size(name))
+        except ObjectNotFound:
+            return True
+        return False
+
+    in_order = sorted(some)
+    ask = partial(_patiently, agreement)
+    judged = agreement.controller.storage.gather(
+        partial(ask, partial(lacks, name)) for name in in_order
+    )
+    return {name for name, is_lacked in zip(in_order, judged, strict=True) if is_lacked}
+
+
+def _lacked_by(
+    agreement: Agreement, epoch: Epoch, member: Member, some: AbstractSet[str]
+) -> set[str]:
+    """Those of some objects that a listing of a member does not show."""
+    left = {*some}
+    for portion in portions(agreement, epoch, member, "") if left else ():
+        left.difference_update(name for name, _ in portion)
+    return left
+
+
+def _delete(agreement: Agreement, epoch: Epoch, member: Member, some: Iterable[str]) -> None:
+    if doomed := sorted(some):
+        _patiently(
+            agreement,
+            lambda: agreement.ask(epoch, member, lambda storage: storage.delete(doomed)),
+        )
 
 
 def _give_back(agreement: Agreement, epoch: Epoch, is_sound: IsSound, name: str) -> None:
@@ -305,18 +359,17 @@ def _copy(
     _round(agreement, [partial(copy, name, ()) for name in _find_lacked(agreement, epoch, member)])
     # A deletion begins at the leader: an object listed there now is deleted here too, if it ever
     # is. Data that is moved meanwhile may be seen nowhere: if it comes back, vacuum deletes it.
+    inside = {name.split("/")[1] for name in copied if name.startswith(f"{names.TOPICS}/")}
+    needed = _named_now(epoch, inside, named)
     there = {name for name, _ in _asked(agreement, epoch)}
-    needed = _give_back_lost(agreement, epoch, there, is_sound, named)
-    back = sorted(needed - copied)
-    _round(agreement, [partial(copy, name, kept.holders(name)) for name in back])
     _check_missed(epoch, missed & there)
-    gone = copied - there - needed
-    doomed = sorted(name for name in gone if not is_placed(epoch, name))
-    if doomed:
-        _patiently(
-            agreement,
-            lambda: agreement.ask(epoch, member, lambda storage: storage.delete(doomed)),
-        )
+    given = _give_back_lost(agreement, epoch, there, needed, is_sound, named)
+    # What the leader has got meanwhile it may have got back. Writers give it to this one, too.
+    more = there.intersection(chain.from_iterable(needed.values())) - copied
+    back = given | _lacked_by(agreement, epoch, member, more)
+    _round(agreement, [partial(copy, name, kept.holders(name)) for name in sorted(back)])
+    gone = (copied - there - given) | _lacked_by_leader(agreement, epoch, back)
+    _delete(agreement, epoch, member, (name for name in gone if not is_placed(epoch, name)))
     return len(sizes), sum(sizes), len(kept_sizes), sum(kept_sizes)
 
 

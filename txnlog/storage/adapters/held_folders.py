@@ -44,7 +44,7 @@ def hold_folder(descriptor: int) -> HeldFolder:
         else:
             os.close(descriptor)
         _held[key] = found
-        if len(_held) > _MOST_HELD:
+        while len(_held) > _MOST_HELD:
             os.close(_held.pop(next(iter(_held))).descriptor)
     return found
 
