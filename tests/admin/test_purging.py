@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from tests.support.admin.compacted_topics import compact
+from tests.support.admin.compacted_topics import compact, standing
 from tests.support.log.settling import settle_early
 from tests.support.steps import another, begin
 from txnlog import TopicPartition
@@ -23,6 +24,7 @@ from txnlog.errors import (
     StorageError,
     UnknownTopicOrPartition,
 )
+from txnlog.log.retired_segments import UploadCheck
 from txnlog.results import PurgeReport
 from txnlog.state.rewrites import resolve
 from txnlog.store import Store, attach
@@ -463,6 +465,59 @@ def test_segments_of_which_nothing_is_left_keep_no_others_apart(
     assert len(another(store).topics.segments("t")) <= 2
     state = another(store).logs.fresh_topic("t").whole_segments()
     assert len(resolve(state.partitions[0].rewrites)) <= 3
+
+
+REWRITERS: dict[str, Callable[[Store], object]] = {
+    "merge": lambda store: store.maintenance.merge("t"),
+    "compaction": compact,
+    "purge": lambda store: purge(store, "pet"),
+}
+
+
+@pytest.mark.parametrize(
+    ("policy", "rewriter"),
+    [("delete", "merge"), ("delete", "purge"), *(("compact", name) for name in REWRITERS)],
+)
+def test_what_a_rewrite_that_slept_takes_back_counts_as_purged(
+    heap: HeapStorage,
+    clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: str,
+    rewriter: str,
+) -> None:
+    """Vacuum took its segments for left behind. Feeds go on, and the next rewrite does as much."""
+    store = new_store(heap, clock, cleanup_policy=policy, retention_ms=-1)
+    put(store, "x", "y", "x")
+    if policy == "compact":
+        compact(store)
+    token = another(store).snapshot("t").token()
+    for number in range(12):
+        put(store, f"k{number}", "pet")
+        put(store, PERSON)
+    purge(store, PERSON)
+
+    def feed() -> pa.Table:
+        return another(store).changes("t", since=token, pre_images=True).to_arrow()
+
+    told, before = feed(), standing(store)
+    old = {path for path, _ in heap.list_all("topics/t/data")}
+    check = UploadCheck.after
+
+    def sleep(self: UploadCheck, entry: int | None) -> None:
+        monkeypatch.setattr(UploadCheck, "after", check)
+        heap.delete({path for path, _ in heap.list_all("topics/t/data")} - old)
+        clock.time_ms += 14 * DAY_MS
+        check(self, entry)
+
+    monkeypatch.setattr(UploadCheck, "after", sleep)
+    with pytest.raises(StorageError, match="vacuum took for left behind"):
+        REWRITERS[rewriter](another(store))
+    assert standing(store) == before
+    assert feed() == told
+    another(store).maintenance.merge("t")
+    assert len(another(store).topics.segments("t")) <= 2
+    assert feed() == told
+    assert [one for one in another(store).examine() if one.state == "damage"] == []
 
 
 @pytest.mark.parametrize("record_format", FORMATS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import msgspec
 
@@ -140,7 +141,8 @@ def _until(horizon_ms: int, place: SegmentEntry) -> SegmentEntry:
 def _find(log: TopicLog, state: TopicState, read: Sequence[ReadRun]) -> list[SegmentEntry] | None:
     """The entry by which the segments of these runs hold their records, as they do now.
 
-    None if others do.
+    What stands for offsets without records is among them as it is: it tells who emptied them, a
+    purge or a compaction, and what had superseded their records. None if others hold the records.
     """
     whole: dict[int, tuple[int, int]] = {}
     for run in read:
@@ -155,11 +157,13 @@ def _find(log: TopicLog, state: TopicState, read: Sequence[ReadRun]) -> list[Seg
         segments = overlapping(found.segments.get(run.partition, ()), run.start, run.end)
         if tuple(segment.stored.name for segment in segments) != run.segments:
             return None
+        emptied = overlapping(found.emptied.get(run.partition, ()), run.start, run.end)
+        inside = [e for e in emptied if run.start <= e.base_offset and e.end_offset <= run.end]
         places += [
             _emptied(run.partition, segment.base_offset, segment.end_offset)
             if segment.entry in aborted
             else SegmentEntry(run.partition, segment.base_offset, segment.stored)
-            for segment in segments
+            for segment in sorted((*segments, *inside), key=attrgetter("base_offset"))
         ]
     return places
 
@@ -225,7 +229,7 @@ def _within(places: Sequence[SegmentEntry], run: ReadRun, log_start: int) -> lis
 
 
 def _without_gaps(run: ReadRun, places: Iterable[SegmentEntry]) -> Iterator[SegmentEntry]:
-    """The segments of a run, and that no record is left between them, nor of what was trimmed.
+    """The segments of a run, and that no record is left of offsets that none stands for.
 
     What replaces others covers them wholly, or both would be in force.
     """

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from txnlog.admin.compaction.compact import Compaction, compact_topic
 from txnlog.admin.times import Times
-from txnlog.store import Store
+from txnlog.state.segment import StoredSegment
+from txnlog.store import Store, attach
 
 Key = bytes | None
 
@@ -45,6 +46,16 @@ def compact(store: Store, topic: str = "t", **options: object) -> list[Compactio
     options = {"even_clean": True, **options}
     times = Times(store.logs.clock, None)
     return [*compact_topic(store.logs, topic, times, **options)]  # type: ignore[arg-type]
+
+
+def standing(store: Store, topic: str = "t", partition: int = 0) -> list[tuple[int, StoredSegment]]:
+    """What stands for a partition's offsets, in order: those without records, too."""
+    log = attach(store.storage, clock=store.logs.clock).logs.topic(topic)
+    log.refresh()
+    part = log.state.partitions[partition]
+    found = log.find_records(log.state, {partition: (part.log_start_offset, part.end_offset)})
+    both = [*found.segments[partition], *found.emptied.get(partition, ())]
+    return sorted((one.base_offset, one.stored) for one in both)
 
 
 def newest(records: Sequence[Record], end: int | None = None) -> list[Record]:
