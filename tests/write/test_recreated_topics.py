@@ -13,7 +13,7 @@ import pytest
 from tests.support.steps import another, begin, upload, values
 from txnlog import Producer, Store
 from txnlog.config import AcksValue
-from txnlog.errors import InvalidRecord, UnknownTopicOrPartition
+from txnlog.errors import InvalidRecord, RecordTooLarge, UnknownTopicOrPartition
 from txnlog.testing import FaultyStorage, VirtualClock
 from txnlog.write.topic_buffer import METADATA_MAX_AGE_S
 
@@ -193,18 +193,63 @@ def test_no_record_is_refused_for_what_was_altered(
     assert another(store).scan("t").record_count == 2
 
 
-def test_a_record_that_is_wrong_is_refused_as_before(store: Store) -> None:
-    """After one look at the topic, and by an error that says what is wrong with it."""
-    store.topics.create("t")
+REFUSALS: dict[str, tuple[str, list[Any], str]] = {
+    "kind": ("plain", [1], "must be bytes, a string or None"),
+    "size": ("small", [b"x" * 1000], "larger than the 100"),
+    "time": ("punctual", [b"x", None, None, 1], "allows a difference of 1 ms"),
+    "partition": ("plain", [b"x", None, 4], "no partition 4"),
+    "key": ("compacted", [b"x"], "has no key"),
+    "column": ("typed", [{"b": "x"}], "not in its schema"),
+    "constraint": ("checked", [{"a": -1}], "positive"),
+}
+"""A kind of topic, what it refuses, and what it says then."""
+
+
+@pytest.mark.parametrize("flushes", [False, True])
+@pytest.mark.parametrize(("kind", "wrong", "says"), REFUSALS.values(), ids=REFUSALS)
+def test_records_that_are_wrong_are_refused_as_before(
+    store: Store, clock: VirtualClock, kind: str, wrong: list[Any], says: str, flushes: bool
+) -> None:
+    """By an error that says what is wrong, after one look at the topic in a second."""
+    KINDS[kind].make(store)
     counting = FaultyStorage(store.storage)
     producer = another(store, counting).producer()
-    producer.send("t", b"0")
-    counting.requests.clear()
-    with pytest.raises(InvalidRecord, match="must be bytes, a string or None"):
-        producer.send("t", 1)
-    assert counting.requests == ["list topics/t/log"]
+    looks = []
+    for second in range(3):
+        clock.time_ms = 1_700_000_000_000 + 1000 * second
+        KINDS[kind].send(producer, "send")
+        if flushes:
+            producer.flush()
+        counting.requests.clear()
+        for _ in range(20):
+            with pytest.raises((InvalidRecord, RecordTooLarge), match=says):
+                producer.send("t", *wrong)
+        looks.append([*counting.requests])
+    assert looks == [["list topics/t/log"]] * 3
     producer.flush()
-    assert values(another(store)) == [b"0"]
+    assert another(store).scan("t").record_count == 3
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_topic_that_refuses_is_looked_at_again(
+    store: Store, clock: VirtualClock, waits: bool
+) -> None:
+    """A second after a look that found it as it was; at once if it was another one already."""
+    store.topics.create("t")
+    producer = store.producer(transactional_id="x", transaction_timeout_ms=900_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", b"old")
+    if waits:
+        recreate(store)
+    with pytest.raises(InvalidRecord, match="no partition 4"):
+        producer.send("t", b"new", partition=4)
+    producer.abort_transaction()
+    if not waits:
+        recreate(store)
+        clock.time_ms += 1000
+    write(producer, b"new", 4, transactional=True)
+    assert values(another(store)) == [b"new"]
 
 
 def name_a_new_partition(store: Store, producer: Producer, clock: VirtualClock) -> None:

@@ -24,6 +24,10 @@ from txnlog.write.writer_settings import WriterSettings
 
 _REFUSALS: Final = (InvalidRecord, RecordTooLarge)
 """What a topic refuses records with, by its schema, settings and partitions."""
+_JUDGED_S = 1.0
+"""How long records are refused by a topic that was looked at because of one, and was as known:
+senders that skip what is refused would pay a request for each.
+"""
 _KEPT_TOPICS = 100
 """So many topics are always known, and of more those with metadata that is not outdated."""
 _INSTEAD: Final = {
@@ -168,9 +172,16 @@ class RecordBuffers:
     def _has_changed(self, buffer: TopicBuffer) -> bool:
         """Whether what was refused may be sent again: the topic is not as it was judged by.
 
-        It was altered, or recreated. Not if the refusal has lost any records.
+        It was altered, or recreated. Not if the refusal has lost any records, and not again just
+        after a look that has found it as it was.
         """
-        return not buffer.lost and self._refresh(buffer)
+        if buffer.lost or self._monotonic_s() < buffer.judged_until_s:
+            return False
+        if self._refresh(buffer):
+            return True
+        if buffer.is_current():  # else it was recreated, and is taken once nothing waits
+            buffer.judged_until_s = self._monotonic_s() + _JUDGED_S
+        return False
 
     def _forget_idle(self) -> None:
         """Forget topics that nothing was sent to lately: a producer may meet any number of them."""

@@ -144,7 +144,8 @@ class TopicBuffer:
     It is ``lost`` once an error has lost records that were sent. :meth:`RecordBuffers.send` adds to
     ``rows`` itself until the metadata is older than ``fresh_until_s``, on the monotonic clock:
     records of ``most_bytes`` of key and value at most, and if it ``needs_keys`` only those that
-    have one. ``sent`` is the batch that records become that are sent one by one now.
+    have one. ``sent`` is the batch that records become that are sent one by one now. Until
+    ``judged_until_s`` it refuses records without another look at the topic.
     """
 
     def __init__(
@@ -160,6 +161,7 @@ class TopicBuffer:
         self._writes_as = writes_as
         self.rows = SentRows()
         self.fresh_until_s = 0.0
+        self.judged_until_s = 0.0
         self._records: list[tuple[pa.RecordBatch, int | None]] = []
         """Records of a typed topic that were sent one by one, and their explicit partitions."""
         self._flush = flush
@@ -204,6 +206,7 @@ class TopicBuffer:
             self._logs, self.spec, self._settings, budget, self._writes_as, self._flush
         )
         after.fresh_until_s = self.fresh_until_s
+        after.judged_until_s = self.judged_until_s
         return after
 
     @property
