@@ -87,7 +87,7 @@ def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
         OffsetOutOfRange: an offset is not in the log (unless failOnDataLoss is false).
         InvalidOption: offsets for topics or partitions other than those subscribed.
     """
-    # The group first: what it has committed then lies inside the snapshot.
+    # The group first: what it has committed then lies inside the logs that the snapshot finds.
     group = _read_group(store, options.group_id) if options.group_id else None
     subscribed = options.subscription.resolve(store)
     snapshot = _take(store, list(subscribed), options)
@@ -105,7 +105,8 @@ def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
         starts = {w: EARLIEST if (at := committed[w]) is None else at for w in wanted}
     stops = resolve_position(store.storage, snapshot, wanted, "endingOffsets", options.ending)
     spans = {
-        where: span_of(snapshot, where, starts[where], stops[where], options) for where in wanted
+        where: span_of(snapshot, where, starts[where], stops[where], options, committed.get(where))
+        for where in wanted
     }
     ranges = cut_ranges(snapshot, spans)
     if options.spans is not None:
@@ -221,8 +222,9 @@ def cut_ranges(
 ) -> dict[TopicPartition, list[SegmentRange]]:
     """The visible segment ranges inside each span."""
     found: dict[TopicPartition, list[SegmentRange]] = {where: [] for where in spans}
-    for topic in dict.fromkeys(where.topic for where in spans):
-        mine = {w.partition: span for w, span in spans.items() if w.topic == topic}
+    read = {where: span for where, span in spans.items() if span}
+    for topic in dict.fromkeys(where.topic for where in read):
+        mine = {w.partition: span for w, span in read.items() if w.topic == topic}
         scan = snapshot.scan(
             topic,
             {p: span.start for p, span in mine.items()} | _skip_others(snapshot, topic, mine),

@@ -97,28 +97,43 @@ def _flatten_numbers(
 
 
 def span_of(
-    snapshot: Snapshot, where: TopicPartition, start: int, stop: int, options: ReadOptions
+    snapshot: Snapshot,
+    where: TopicPartition,
+    start: int,
+    stop: int,
+    options: ReadOptions,
+    committed: int | None = None,
 ) -> range:
     """The offsets from ``start`` to ``stop``; -2 and -1 are the snapshot's start and end.
 
-    Raises OffsetOutOfRange.
+    The ends of successive snapshots may go back while a transaction is open, and what was read up
+    to the end of one is not lost: a start between the snapshot's end and the log's is valid, and
+    has nothing to read yet. So that nothing is read twice, a start at the end is no earlier than
+    what the group has ``committed``, if the log has that.
+
+    Raises OffsetOutOfRange, InvalidOption.
     """
-    begin = snapshot.beginning_offsets(where.topic)[where.partition]
-    end = snapshot.end_offsets(where.topic)[where.partition]
-    edges = {EARLIEST: begin, LATEST: end}
-    start, stop = edges.get(start, start), edges.get(stop, stop)
+    view = snapshot.view(where.topic)
+    begin = view.partitions[where.partition].log_start_offset
+    end = view.partitions[where.partition].end_offset
+    log_end = max(end, view.log_end_offsets[where.partition])
+    if start == LATEST:
+        start = max(end, min(committed or 0, log_end))
+    elif start == EARLIEST:
+        start = begin
+    stop = {EARLIEST: begin, LATEST: max(start, end)}.get(stop, stop)
     if options.fail_on_data_loss:
-        _check_span(where, start, stop, begin, end)
-    start = min(max(start, begin), end)
+        _check_span(where, range(begin, log_end), start, stop, end)
+    start = min(max(start, begin), log_end)
     return range(start, max(start, min(stop, end)))
 
 
-def _check_span(where: TopicPartition, start: int, stop: int, begin: int, end: int) -> None:
-    if start < begin:
-        reason = f"is below the log start offset {begin}: those records were deleted"
-    elif start > end:
-        reason = f"is beyond the end {end}"
-    elif stop > end:
+def _check_span(where: TopicPartition, log: range, start: int, stop: int, end: int) -> None:
+    if start < log.start:
+        reason = f"is below the log start offset {log.start}: those records were deleted"
+    elif start > log.stop:
+        reason = f"is beyond the end {log.stop}"
+    elif stop > max(start, end):
         raise OffsetOutOfRange(f"the ending offset {stop} of {where} is beyond the end {end}")
     elif stop < start:
         raise InvalidOption(f"{where} would end at offset {stop}, before its start {start}")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.read.overlapping_transactions import overlap
 from txnlog import Store, TopicPartition
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
@@ -22,6 +23,7 @@ from txnlog.state.segment import Segment, SegmentEntry, StoredSegment
 from txnlog.storage import open_storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import attach
+from txnlog.testing import HeapStorage, VirtualClock
 
 
 def _range(partition: int, base: int, records: int, size_bytes: int) -> SegmentRange:
@@ -221,6 +223,73 @@ def test_a_group_starts_where_it_has_committed(store: Store) -> None:
     explicit = {"group.id": "g", "startingOffsets": "latest"}
     assert _pinned(store, subscribe="t", **explicit) == []
     assert consumer.committed(TopicPartition("t", 0)) is None
+
+
+@pytest.mark.parametrize("loss", ["true", "false"])
+@pytest.mark.parametrize("seed", range(12))
+def test_a_group_reads_all_once_whatever_it_reads_together(seed: int, loss: str) -> None:
+    """Ends go back when more topics are read, since more is cut off; the group never does."""
+    store = attach(HeapStorage(), create=True, clock=VirtualClock(seed=seed))
+    topics = ["a", "b", "c"]
+    for topic in topics:
+        store.topics.create(topic)
+    rng = random.Random(seed)
+    consumer = store.consumer(group_id="g")
+    seen: Counter[tuple[str, int]] = Counter()
+    done: Counter[tuple[str, int]] = Counter()
+
+    def read(*names: str) -> None:
+        given = {"subscribe": ",".join(names), "group.id": "g", "failOnDataLoss": loss}
+        pinned = pin_read(store, parse_read({"path": "unused", **given}))
+        seen.update(
+            (part.topic, at)
+            for part in pinned.ranges
+            for at in range(part.start_offset, part.stop_offset)
+        )
+        for move in pinned.consumed("g"):
+            assert move.end > done[move.topic, move.partition]
+            done[move.topic, move.partition] = move.end
+            consumer.commit({TopicPartition(move.topic, move.partition): move.end})
+
+    committed = 0
+    for committed in overlap(store, topics, seed):
+        read(*rng.sample(topics, rng.randint(1, 3)))
+        assert len(seen) <= committed
+    read(*topics)
+    assert set(seen.values()) == {1}
+    assert len(seen) == committed
+
+
+def test_a_start_that_is_not_cut_off_from_the_log_is_valid(store: Store) -> None:
+    """What the snapshot ends before is read later; an end that it does not have is refused."""
+    store.topics.create("b")
+    blocker, pair = (store.producer(transactional_id=name) for name in ("blocker", "pair"))
+    for producer in (blocker, pair):
+        producer.init_transactions()
+        producer.begin_transaction()
+    blocker.send("b", b"open")
+    blocker.flush()
+    pair.send("t", b"1", partition=0)
+    pair.send("b", b"1")
+    pair.commit_transaction()
+    where = TopicPartition("t", 0)
+    store.consumer(group_id="g").commit({where: 11})
+
+    def span(**options: str) -> tuple[range, list[int]]:
+        given = {"path": "unused", "subscribe": "t,b", "group.id": "g", **options}
+        pinned = pin_read(store, parse_read(given))
+        moved = [move.end for move in pinned.consumed("g") if (move.topic, move.partition) == where]
+        return pinned.offsets[where], moved
+
+    for loss in ("true", "false"):
+        assert span(failOnDataLoss=loss) == (range(11, 11), [])
+        assert span(failOnDataLoss=loss, startingOffsets="latest") == (range(11, 11), [])
+        assert span(failOnDataLoss=loss, startingOffsets="earliest") == (range(10), [10])
+        start = '{"t":{"0":11,"1":-2},"b":{"0":-2}}'
+        assert span(failOnDataLoss=loss, startingOffsets=start) == (range(11, 11), [])
+    ends = {"startingOffsets": "earliest", "endingOffsets": '{"t":{"0":11,"1":-1},"b":{"0":-1}}'}
+    with pytest.raises(OffsetOutOfRange, match="the ending offset 11 of t:0 is beyond the end 10"):
+        span(**ends)
 
 
 def test_lost_offsets_fail_unless_told_otherwise(store: Store) -> None:
