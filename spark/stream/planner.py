@@ -23,6 +23,7 @@ from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.read.changed_ranges import ChangedRanges, changed_ranges
 from txnlog.read.isolation import check_reading_on
+from txnlog.read.pin import PinnedTopics
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_view import LATEST, TopicView
 from txnlog.schema import TopicSchema
@@ -168,8 +169,7 @@ class StreamPlanner:
         spans = self._spans(start, end)
         if not spans:
             return ()
-        assert self._topics.snapshot is not None
-        found = cut_ranges(self._topics.snapshot, spans)
+        found = cut_ranges(self._planned_topics(), spans)
         return tuple(part for where in sorted(found) for part in found[where])
 
     def changes(self, start: StreamOffset, end: StreamOffset) -> ChangedRanges | None:
@@ -181,8 +181,7 @@ class StreamPlanner:
         if not spans:
             return None
         (topic,) = {where.topic for where in spans}
-        view = self._topics.view(topic)
-        assert view is not None
+        view = self._planned_topics().view(topic)
         begin = end.start_of_batch(start)
         # Also of partitions that have nothing new: a key may have its row there.
         starts = {
@@ -286,6 +285,16 @@ class StreamPlanner:
         partition = view.partitions[where.partition]
         return partition.log_start_offset, partition.end_offset
 
+    def _planned_topics(self) -> Snapshot:
+        """The topics without the newest cut, for batches that are planned: they have their ends.
+
+        The cut may lie before these, since ends go back while a transaction is open.
+        """
+        snapshot = self._topics.snapshot
+        assert snapshot is not None
+        views = {topic: _without_cut(snapshot.view(topic)) for topic in snapshot.topics}
+        return Snapshot(self._store.storage, PinnedTopics(views, "none"), snapshot.isolation_level)
+
     def _end(self, where: TopicPartition) -> int:
         return self._partition(where)[1]
 
@@ -323,7 +332,7 @@ class StreamPlanner:
             view = self._topics.view(where.topic)
             if view is None or view.topic_id != end.topic_ids[where.topic]:
                 return False
-            if where.partition >= len(view.partitions) or self._end(where) < stop:
+            if where.partition >= len(view.partitions) or _stable_end(view, where) < stop:
                 return False
         return True
 
@@ -400,17 +409,17 @@ class StreamPlanner:
         if view.topic_id != topic_id:
             self._report_loss(_recreated_reason(where.topic, topic_id, view.topic_id))
             return range(0)
-        log_start, cut = self._partition(where)
+        log_start, end = self._partition(where)[0], _stable_end(view, where)
         start = log_start if start is None else start
         self._check_in_log(where, start, view)
         self._check_in_log(where, max(stop, log_start), view)
-        if cut < stop <= view.log_end_offsets[where.partition]:
+        if end < stop <= view.log_end_offsets[where.partition]:
             raise OffsetOutOfRange(
                 f"a batch that was planned ends at offset {stop} of {where}, but only what is "
-                f"below {cut} is committed: give the isolation.level that the query was started "
+                f"below {end} is committed: give the isolation.level that the query was started "
                 "with, until this batch is done"
             )
-        return range(max(start, log_start), min(stop, cut))
+        return range(max(start, log_start), min(stop, end))
 
     def _report_loss(self, what: str) -> None:
         if self._options.read.fail_on_data_loss:
@@ -435,6 +444,18 @@ def _recreated_reason(topic: str, old: str, new: str) -> str:
     return (
         f"topic {topic!r} was deleted and recreated (its id was {old}, and is {new} now): what was "
         "not read of the old topic is gone, and the new one begins at its own start"
+    )
+
+
+def _stable_end(view: TopicView, where: TopicPartition) -> int:
+    """How far a batch that was planned can reach."""
+    end = view.partitions[where.partition].end_offset
+    return max(end, view.last_stable_offsets[where.partition])
+
+
+def _without_cut(view: TopicView) -> TopicView:
+    return view.truncate(
+        {p: _stable_end(view, TopicPartition(view.topic, p)) for p in view.end_offsets}
     )
 
 

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 import pytest
 
+from tests.support.read.overlapping_transactions import overlap
 from txnlog import Store, TopicPartition
 from txnlog.errors import (
     ConcurrentTransactions,
@@ -439,6 +440,30 @@ def test_several_topics_end_at_one_cut(store: Store) -> None:
     assert offsets(end) == {"b": [2], "in": [6, 5]}
     # The aborted record lies within the offsets and is not read.
     assert spans(stream.ranges(at, end)) == {"b:0": [(1, 2)], "in:0": [(5, 6)]}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_planned_batch_stays_though_the_newest_cut_is_before_its_end(seed: int) -> None:
+    """Ends go back when more topics are read, since more is cut off; a batch is the same."""
+    store = attach(HeapStorage(), create=True, clock=VirtualClock(seed=seed))
+    topics = ["a", "b", "c"]
+    for topic in topics:
+        store.topics.create(topic)
+    rng = random.Random(seed)
+    restarted = planner(store, subscribe="a,b,c")
+    for _ in overlap(store, topics, seed):
+        mine = rng.sample(topics, rng.randint(1, 2))
+        stream = planner(store, subscribe=",".join(mine), startingOffsets="earliest")
+        at = stream.initial()
+        end = stream.latest(at, MicroBatchLimits(most=rng.choice([None, 5])))
+        for other in (restarted, planner(store, subscribe="a,b,c")):
+            begin, stop = again(at), again(end)
+            assert other.ranges(begin, stop) == stream.ranges(at, end)
+            if len(mine) == 1:
+                assert other.changes(begin, stop) == stream.changes(at, end)
+        following = restarted.latest(again(end), ALL)
+        for where, offset in end.partitions():
+            assert (following.at(where, end.topic_ids[where.topic]) or 0) >= offset
 
 
 def test_a_trigger_without_a_cut_waits_for_the_next(

@@ -163,7 +163,7 @@ class TopicView:
             )
 
     def truncate(self, ends: Mapping[int, int]) -> TopicView:
-        """A view that ends earlier: at these offsets, though not before a partition starts."""
+        """A view that ends at these offsets, though not before a partition starts."""
         partitions = tuple(
             replace(part, end_offset=max(ends[number], part.log_start_offset))
             for number, part in enumerate(self.partitions)
