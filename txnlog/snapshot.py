@@ -277,9 +277,12 @@ def take_feed(
 def both_ends(
     logs: Logs, topic: str, since: object, until: object
 ) -> tuple[Snapshot, SnapshotToken]:
-    """The later snapshot of two, and what the earlier one had; see :meth:`txnlog.Store.changes`."""
+    """The later snapshot of two, of this topic, and what the earlier one had.
+
+    See :meth:`txnlog.Store.changes`.
+    """
     from txnlog.read.snapshot_token import SnapshotToken
-    from txnlog.read.time_travel import end_with, parse_at
+    from txnlog.read.time_travel import end_no_earlier, end_with, parse_at
 
     older = since if isinstance(since, Snapshot) or since == "earliest" else parse_at(since)
     newer = until if isinstance(until, Snapshot) else take_snapshot(logs, [topic], at=until)
@@ -290,4 +293,6 @@ def both_ends(
         older = SnapshotToken.of([end_with(view, newer.view(topic))], "atomic")
     elif isinstance(older, Snapshot):
         older = SnapshotToken.decode(older.token())
-    return newer, older
+    views = {topic: end_no_earlier(newer.view(topic), older)}
+    pinned = PinnedTopics(views, newer.consistency)
+    return Snapshot(logs.storage, pinned, newer.isolation_level), older

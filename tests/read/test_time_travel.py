@@ -17,6 +17,7 @@ import pytest
 from crc32c import crc32c
 
 from tests.support.admin.compacted_topics import compact
+from tests.support.read.overlapping_transactions import overlap
 from tests.support.steps import another, append, begin, elsewhere
 from txnlog.errors import (
     InvalidOption,
@@ -530,6 +531,42 @@ def test_changes_between_snapshots_tokens_and_times(store: Store, clock: Virtual
         store.changes("u", late)
     with pytest.raises(UnknownTopicOrPartition):
         store.changes("u", early, late)
+
+
+@pytest.mark.store(topics={"a": 1, "b": 1, "c": 1}, on="heap")
+@pytest.mark.parametrize("pre_images", [False, True], ids=["added", "feed"])
+@pytest.mark.parametrize("seed", range(12))
+def test_changes_between_snapshots_whose_ends_go_back(
+    store: Store, seed: int, pre_images: bool
+) -> None:
+    """A later snapshot of more topics may end earlier in one: nothing was added there."""
+    rng = random.Random(seed)
+    topics = ["a", "b", "c"]
+    last: Snapshot | None = None
+
+    def offsets(snapshot: Snapshot, topic: str) -> set[int]:
+        return {*snapshot.scan(topic, columns=["offset"]).to_arrow()["offset"].to_pylist()}
+
+    def added(since: Snapshot | str, until: Snapshot | str) -> list[int]:
+        if pre_images:
+            table = store.changes("a", since, until, ["offset"], pre_images=True).to_arrow()
+        else:
+            table = store.changes("a", since, until, ["offset"]).to_arrow()
+        found: list[int] = table["offset"].to_pylist()
+        return found
+
+    for _ in overlap(store, topics, seed):
+        others = rng.sample(topics[1:], rng.randint(0, 2))
+        now = store.snapshot(["a", *others])
+        if last is not None:
+            since = last if rng.random() < 0.5 else last.token()
+            until = now if rng.random() < 0.5 else now.token()
+            assert added(since, until) == sorted(offsets(now, "a") - offsets(last, "a"))
+            newest = store.snapshot("a")
+            if newest.end_offsets("a")[0] > last.view("a").last_stable_offsets[0]:
+                with pytest.raises(InvalidOption, match="later than until"):
+                    added(newest, last)
+        last = now
 
 
 def test_what_has_outlived_every_timeout_cannot_grow(store: Store, clock: VirtualClock) -> None:

@@ -179,7 +179,9 @@ def _at_time(logs: Logs, views: Mapping[str, TopicView], at_ms: int) -> dict[str
         with log.lock:
             state = log.state
             changed_in = state.first_schema_change(at_ms)
-        view = view.truncate(mine)
+        # What was stable at that time is not known; what lies before these ends was.
+        stable = tuple(mine[number] for number in range(len(view.partitions)))
+        view = replace(view.truncate(mine), last_stable_offsets=stable)
         entry = view.next_entry if changed_in is None else changed_in
         found[log.name] = _with_schema_before(log, view, entry)
     return found
@@ -238,6 +240,22 @@ def end_with(view: TopicView, newer: TopicView) -> TopicView:
         if newer_end >= end or view.ranges({number: newer_end}, {number: end}):
             ends[number] = end
     return view.truncate({number: ends[number] for number in view.end_offsets})
+
+
+def end_no_earlier(view: TopicView, token: SnapshotToken) -> TopicView:
+    """A view that is no older than a token's snapshot, up to the ends of that at least.
+
+    The ends of successive snapshots may go back while a transaction is open. What lies before the
+    token's ends is decided, so in these partitions nothing was added.
+    """
+    pinned = pinned_offsets(token, view.topic, view.topic_id)
+    if view.next_entry < pinned.next_entry:
+        return view
+    ends = view.end_offsets
+    for number, since_end in enumerate(pinned.ends[: len(ends)]):
+        if since_end <= view.last_stable_offsets[number]:
+            ends[number] = max(ends[number], since_end)
+    return view.truncate(ends)
 
 
 def added_since(view: TopicView, token: SnapshotToken) -> dict[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator, Sequence
 
@@ -10,11 +11,11 @@ from txnlog.store import Store
 
 
 def overlap(store: Store, topics: Sequence[str], seed: int, steps: int = 40) -> Iterator[int]:
-    """Append to random topics, in transactions of which a few are open; yields after each step.
+    """Append new keys to random topics, in transactions of which a few are open.
 
-    Yields the topics' records that are committed by then. All are when it ends.
+    After each step it yields how many records are committed by then; none is open when it ends.
     """
-    rng = random.Random(seed)
+    rng, keys = random.Random(seed), itertools.count()
     idle = [store.producer(transactional_id=f"id-{number}") for number in range(3)]
     for producer in idle:
         producer.init_transactions()
@@ -26,7 +27,7 @@ def overlap(store: Store, topics: Sequence[str], seed: int, steps: int = 40) -> 
             producer.begin_transaction()
             chosen = rng.sample(topics, rng.randint(1, 2))
             for topic in chosen:
-                producer.send(topic, b"v")
+                producer.send(topic, b"v", key=b"%d" % next(keys))
             producer.flush()
             running.append((producer, len(chosen)))
         elif running:
