@@ -201,7 +201,7 @@ def _is_framed(listed: tuple[str, int]) -> bool:
 
 
 def _named_now(epoch: Epoch, inside: Iterable[str], named: NamedFiles) -> dict[str, set[str]]:
-    """By topic what must be there, as its log tells now; of a replicated store data need not be."""
+    """What must be there, by topic, as its log tells now. Placed data need not be."""
     return {
         topic: {*filterfalse(partial(is_placed, epoch), named(topic))}
         for topic in (*sorted(inside), STORE)
