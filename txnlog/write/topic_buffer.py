@@ -332,10 +332,10 @@ class TopicBuffer:
             self.flush_rows()
         return future
 
-    def _check_size(self, size_bytes: int) -> None:
+    def _check_size(self, size_bytes: int, which: str = "a record") -> None:
         if size_bytes > self._max_record_bytes:
             raise RecordTooLarge(
-                f"a record of {size_bytes} bytes is larger than the {self._max_record_bytes} that "
+                f"{which}, of {size_bytes} bytes, is larger than the {self._max_record_bytes} that "
                 f"max.message.bytes of topic {self.spec.topic!r} allows"
             )
 
@@ -352,7 +352,7 @@ class TopicBuffer:
     def send_batches(self, batches: Sequence[pa.RecordBatch], partition: int | None) -> None:
         """Take batches of any size, or none of them.
 
-        Raises InvalidRecord, InvalidTimestamp; then none was taken.
+        Raises InvalidRecord, InvalidTimestamp, RecordTooLarge; then none was taken.
         """
         pieces = [piece for batch in batches for piece in split_large(batch, MAX_WORK_BYTES)]
         for batch in pieces[1:]:
@@ -366,7 +366,7 @@ class TopicBuffer:
     def _to_records(
         self, batch: pa.RecordBatch, partition: int | None
     ) -> tuple[pa.RecordBatch, pa.Array | None]:
-        """A user's batch as records, and their explicit partitions. Raises InvalidRecord."""
+        """A user's batch as records, and their explicit partitions. Raises as send_batches does."""
         column = "partition" if self._typed is None else PARTITION
         explicit = explicit_partitions(batch, partition, self.spec, column)
         if column in batch.schema.names:
@@ -382,6 +382,10 @@ class TopicBuffer:
                 raise InvalidRecord(f"topic {self.spec.topic!r}: {error}") from error
             self._keys.check(records.column("key"))
         self._timestamps.check(timestamps_ms(records), now_ms)
+        if records.nbytes > self._max_record_bytes:
+            sizes = record_sizes(records)
+            row = int(sizes.argmax())
+            self._check_size(int(sizes[row]), f"record {row} of the batch")
         return records, explicit
 
     def flush_rows(self) -> None:
