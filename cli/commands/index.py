@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from txnlog.cli.input.options import DryRunOption
@@ -137,13 +138,19 @@ def _check_placed(
     from txnlog.inspect.placed_indexes import check_placed_indexes
 
     store = session.open_to_read()
-    for segment in find_placed_segments(choice, store):
-        checks, damage = check_placed_indexes(store.storage, segment)
+
+    def is_sound(found: tuple[list[IndexCheck], str | None]) -> bool:
+        checks, damage = found
+        return damage is None and all(index.state == "ok" for index in checks)
+
+    segments = find_placed_segments(choice, store)
+    check_one = partial(check_placed_indexes, store.storage)
+    for checks, damage in choice.check_each(store, segments, check_one, is_sound=is_sound):
         yield from reporter.watch(checks, lambda check: check.damages)
         reporter.report(damage)
         for check in checks:
             if check.state == "missing":
-                rebuild = f"`txnlog index rebuild {segment.topic}`"
+                rebuild = f"`txnlog index rebuild {segments[0].topic}`"
                 reporter.report(f"{check.path} is missing; {rebuild} rebuilds it")
 
 
@@ -202,8 +209,11 @@ def _rebuild_placed(
     if not segments:
         return
     interval = TopicConfig.of(store.logs.topic_spec(segments[0].topic).config).index_interval_bytes
-    for segment in segments:
-        yield rebuild_placed_indexes(store.storage, segment, interval, dry_run=dry_run)
+
+    def rebuild(segment: SegmentDescription) -> _Rebuilt:
+        return rebuild_placed_indexes(store.storage, segment, interval, dry_run=dry_run)
+
+    yield from choice.check_each(store, segments, rebuild, is_sound=lambda found: found[1] is None)
 
 
 def _pass_on(rebuilds: Iterable[_Rebuilt], reporter: DamageReporter) -> Iterator[IndexRebuild]:

@@ -192,8 +192,10 @@ def _check_placed(session: Session, choice: SegmentChoice) -> Iterator[SegmentCh
     from txnlog.inspect.segments import check_placed_segment
 
     store = session.open_to_read()
-    for segment in choice.find(store):
-        yield check_placed_segment(store.storage, segment)
+    check = partial(check_placed_segment, store.storage)
+    return choice.check_each(
+        store, choice.find(store), check, is_sound=lambda found: not found.damages
+    )
 
 
 USAGE: list[Field[PartitionUsage]] = [

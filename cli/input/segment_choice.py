@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -12,6 +13,8 @@ from txnlog.cli.input.places import parse_target
 if TYPE_CHECKING:
     from txnlog.inspect.descriptions import SegmentDescription
     from txnlog.store import Store
+
+T = TypeVar("T")
 
 OptionalTargetArgument = Annotated[
     str | None,
@@ -61,6 +64,50 @@ class SegmentChoice:
                 f"`txnlog segments ls {self.target}` lists them"
             )
         return chosen
+
+    def check_each(
+        self,
+        store: Store,
+        segments: Iterable[SegmentDescription],
+        check: Callable[[SegmentDescription], T],
+        *,
+        is_sound: Callable[[T], bool],
+    ) -> Iterator[T]:
+        """What ``check`` finds, but for segments that are deleted while others are checked.
+
+        Those whose files are gone come last: whether that is wrong shows only in a log that is read
+        after it.
+        """
+        gone: list[tuple[str, T]] = []
+        for segment in segments:
+            found = check(segment)
+            if not is_sound(found) and _is_gone(store, segment.paths.log):
+                gone.append((segment.paths.log, found))
+            else:
+                yield found
+        placed = self._paths(store) if gone else ()
+        for path, found in gone:
+            if path in placed:
+                yield found
+
+    def _paths(self, store: Store) -> set[str]:
+        """The files of the selected segments; none if there are none (any more)."""
+        from txnlog.errors import ObjectNotFound, UnknownTopicOrPartition
+
+        try:
+            return {segment.paths.log for segment in self.find(store)}
+        except (ObjectNotFound, UnknownTopicOrPartition):
+            return set()
+
+
+def _is_gone(store: Store, path: str) -> bool:
+    from txnlog.errors import ObjectNotFound
+
+    try:
+        store.storage.size(path)
+    except ObjectNotFound:
+        return True
+    return False
 
 
 def choose_segments(

@@ -13,7 +13,10 @@ import pytest
 
 import txnlog
 from tests.support.cli.cli_command import COMMAND, cli, cli_each, environment
+from txnlog import TopicPartition
+from txnlog.cli.input.segment_choice import choose_segments
 from txnlog.inspect.descriptions import SegmentDescription
+from txnlog.inspect.segments import SegmentCheck, check_placed_segment
 
 BROKER = Path(__file__).parents[1] / "kafka" / "broker"
 
@@ -348,16 +351,51 @@ def test_verify_finds_what_the_dump_shows_and_what_the_log_contradicts(own_store
     done = cli(*verify)
     found = json.loads(done.out)
     assert done.code == 3
-    assert [check["ok"] for check in found] == [False, False, False, True]
+    assert [check["ok"] for check in found] == [
+        False,
+        True,
+        False,
+        False,
+    ]  # what is gone comes last
     assert "CRC-32C" in found[0]["damages"][0]
-    assert "is gone" in found[1]["damages"][0]
     assert "is gone" in found[2]["damages"][0]
+    assert "is gone" in found[3]["damages"][0]
     assert done.err.count("\n") == 3
     path.write_bytes((own_store / fourth.paths.log).read_bytes())
     swapped = cli(*verify, "--segment", first.name)
     assert swapped.code == 3
     assert f"entry {first.entry} of its log" in swapped.err
     assert cli("segments", "verify", "--file", path).code == 0
+
+
+@pytest.mark.parametrize("name", [None, "second"])
+@pytest.mark.parametrize("way", ["lost", "trimmed", "deleted"])
+def test_segments_that_are_deleted_while_others_are_checked(
+    tmp_path: Path, way: str, name: str | None
+) -> None:
+    """Nothing is said of them; what the log still places when it is read again is lost."""
+    store = txnlog.open(str(tmp_path), create=True)
+    store.topics.create("t")
+    for number in range(3):
+        with store.producer() as producer:
+            producer.send("t", b"%d" % number)
+    first, second, third = store.topics.segments("t")
+    choice = choose_segments("t", name and second.name, None)
+
+    def check(segment: SegmentDescription) -> SegmentCheck:
+        if way == "deleted" and store.topics.list():
+            store.topics.delete("t")
+        elif way == "trimmed":
+            store.topics.delete_records({TopicPartition("t", 0): 2})
+        store.storage.delete([second.paths.log])
+        return check_placed_segment(store.storage, segment)
+
+    found = choice.check_each(
+        store, choice.find(store), check, is_sound=lambda found: not found.damages
+    )
+    others = [] if name or way == "deleted" else [(first.paths.log, True), (third.paths.log, True)]
+    lost = [(second.paths.log, False)] if way == "lost" else []
+    assert [(check.path, not check.damages) for check in found] == others + lost
 
 
 def test_verify_compares_what_came_from_kafka(tmp_path: Path) -> None:
