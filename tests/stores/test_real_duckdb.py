@@ -25,6 +25,7 @@ _ANSWERING = """
 import json, sys, duckdb
 from importlib.resources import files
 connection = duckdb.connect(config={"allow_unsigned_extensions": True})
+connection.execute("SET enable_progress_bar = false")  # it is printed if a query takes long
 for name in sys.argv[1:]:
     [found] = files(f"duckdb_extension_{name}").glob("extensions/*/*.duckdb_extension")
     connection.execute(f"LOAD '{found}'")

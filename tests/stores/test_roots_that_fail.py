@@ -26,7 +26,7 @@ from tests.stores.stores_report import Report
 from tests.support.simulation.bank import Bank, looks, open_banks
 from tests.support.simulation.bank import judge as judge_bank
 from tests.support.simulation.bank_worker import Ledger
-from txnlog.errors import NotEnoughReplicas, StorageError
+from txnlog.errors import CommitStateUnknown, NotEnoughReplicas, StorageError
 from txnlog.replication import Replicas, open_replicas
 from txnlog.replication.root_names import MEMBER_MARKS
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
@@ -87,7 +87,16 @@ class Outages:
         """Stop a root; what is committed then is acknowledged without it."""
         root.stop(way)
         began_s = time.monotonic()
-        commit(self.store)
+        while True:
+            try:
+                commit(self.store)
+                break
+            except (NotEnoughReplicas, CommitStateUnknown):  # if others were taken for gone, too
+                root.bring_back()
+                for one in self.roots:
+                    self._bring_in(one)
+                root.stop(way)
+                began_s = time.monotonic()
         self.took_s.setdefault(way, []).append(time.monotonic() - began_s)
         assert self._state_of(root) == "out", f"acknowledged while it was {way}, and is in sync"
         root.bring_back()
