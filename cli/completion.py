@@ -107,17 +107,15 @@ def _open(ctx: typer.Context) -> Session:
 
 def _find_names(session: Session, kind: Kind, found: list[str]) -> None:
     from txnlog.log import named_folders
-    from txnlog.storage import open_storage
 
     listed = {
         "topics": named_folders.list_topics,
         "groups": named_folders.list_groups,
         "transactions": named_folders.list_transactional_ids,
     }
-    storage = open_storage(session.url or "", session.storage_options)
-    found[:] = listed[kind](storage)
+    store = session.open_to_read()
+    found[:] = listed[kind](store.storage)
     if len(found) <= _READ_UP_TO and kind != "transactions":
-        store = session.open_to_read()
         found[:] = store.topics.list() if kind == "topics" else store.groups.list()
 
 

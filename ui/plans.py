@@ -293,10 +293,15 @@ def plan_reset(store: Store, group_id: str, typed: Typed) -> ChangePlan:
         moved = store.groups.reset_offsets(
             group_id, topics or None, to=to, shift_by=shift, timestamp_ms=at_ms, dry_run=dry_run
         )
-        found[:] = [[each.topic, each.partition, each.before] for each in moved]
+        found[:] = [
+            # A topic that is written to all the time has another end when this is confirmed.
+            [each.topic, each.partition, each.before, None if to == "latest" else each.after]
+            for each in moved
+        ]
+        end = "the end, now " if to == "latest" and dry_run else ""
         return [
             f"{each.topic}:{each.partition} from {show_count(each.before)} to "
-            f"{show_count(each.after)}"
+            f"{end}{show_count(each.after)}"
             for each in moved
             if each.before != each.after
         ]

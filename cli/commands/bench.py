@@ -121,7 +121,7 @@ def _open_store(session: Session) -> Iterator[tuple[Store, CountingStorage]]:
     from txnlog.store import attach
 
     if session.explicit_url is not None:
-        counting = CountingStorage(open_storage(session.explicit_url, session.storage_options))
+        counting = CountingStorage(session.open_store().storage)
         yield attach(counting), counting
         return
     with tempfile.TemporaryDirectory(prefix="txnlog-bench-") as folder:

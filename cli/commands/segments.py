@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +26,7 @@ from txnlog.cli.output.batch_fields import (
 )
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.fields import Field, flag, names, number, size, text, time
+from txnlog.cli.output.streams import first
 from txnlog.cli.session import Session
 from txnlog.cli.verbs import verb_group
 
@@ -113,7 +113,7 @@ def dump_segments(
     """
     choice = choose_segments(target, segment, file)
     with_records = records or no_metadata
-    batches = _stop_after(max_bytes, islice(_read_batches(session, choice), max_batches))
+    batches = _stop_after(max_bytes, first(_read_batches(session, choice), max_batches))
     with DamageReporter() as reporter:
         session.output.rows(
             batch_fields(with_records=with_records, metadata=not no_metadata),

@@ -19,7 +19,7 @@ BAD = b"damaged"
 
 @pytest.fixture
 def damaged(memory_storage: Storage, clock: VirtualClock) -> Store:
-    """Two topics, groups and transactional ids, and of each kind one that cannot be read."""
+    """Of topics, groups and transactional ids: two that are sound, one damaged, and a stray."""
     store = attach(memory_storage, create=True, clock=clock)
     for name in ("a", "z"):
         store.topics.create(name)
@@ -27,12 +27,14 @@ def damaged(memory_storage: Storage, clock: VirtualClock) -> Store:
         store.consumer(name, group_id=f"group-{name}").commit({TopicPartition(name, 0): 0})
     for folder in ("topics/bad/log", "groups/bad", "transactions/bad"):
         memory_storage.put(f"{folder}/00000000000000000000.json", BAD)
+        memory_storage.put(f"{folder.split('/')[0]}/lost+found/left", b"")
     return attach(memory_storage, clock=clock)
 
 
 MANY: dict[str, Callable[[Store], Found[object]]] = {
     "topics": lambda store: store.topics.describe_all(),
     "offsets": lambda store: store.topics.offsets(at="latest"),
+    "named offsets": lambda store: store.topics.offsets(["bad", "z"], at="latest"),
     "sizes": lambda store: store.topics.disk_usage(),
     "groups": lambda store: store.groups.describe_all(),
     "transactions": lambda store: store.transactions.list(),
@@ -54,6 +56,12 @@ def test_what_can_be_read_comes_and_damage_is_raised_at_the_end(damaged: Store, 
     assert len(errors) == (3 if what == "metrics" else 1)
     assert [one for one in both if not isinstance(one, TxnlogError)] == seen
     assert all(str(error) in str(failed.value) for error in errors)
+
+
+def test_what_is_damaged_is_named(damaged: Store) -> None:
+    """Who only asks for names has no need of what cannot be read."""
+    assert damaged.topics.list() == ["a", "bad", "z"]
+    assert damaged.groups.list() == ["bad", "group-a", "group-z"]
 
 
 def test_each_iteration_reads_anew_and_only_as_far_as_it_is_taken(damaged: Store) -> None:

@@ -14,6 +14,7 @@ import pytest
 import txnlog
 from tests.catalog.served import TOKEN, Served, served
 from txnlog.errors import InvalidOption, StorageError
+from txnlog.replication import Follower
 from txnlog.store import Store, attach
 from txnlog.tables.fresh_table import FreshTables
 from txnlog.testing import HeapStorage
@@ -186,6 +187,9 @@ def test_engines_must_reach_the_store(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match="engines that read tables cannot read"):
         serve(in_memory, announce=announce)
     store: Store = txnlog.open(str(tmp_path / "s"), create=True)
+    Follower(store, str(tmp_path / "standby")).follow()
+    with pytest.raises(InvalidOption, match="is a standby"):
+        serve(txnlog.open(str(tmp_path / "standby")), announce=announce)
     for host in ("0.0.0.0", "192.0.2.1", "::", "example.com"):
         with pytest.raises(InvalidOption, match="--token-file"):
             serve(store, announce=announce, host=host)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import txnlog
 from tests.support.cli.cli_command import cli
+from tests.support.replication.replica_folders import make
 
 
 def test_bench_measures_and_cleans_up(own_store: Path, tmp_path: Path) -> None:
@@ -35,4 +36,8 @@ def test_bench_measures_and_cleans_up(own_store: Path, tmp_path: Path) -> None:
     assert [m["count"] for m in json.loads(there.out)] == [1000, 1000, 3]
     assert (store.topics.list(), list(temporary.iterdir())) == (before, [])
     assert cli("bench", "--records", 0).code == 2
+    replicas = make(tmp_path / "replicas")
+    one_root = cli("bench", "--store", tmp_path / "replicas" / "a" / "incarnation-00000", *small)
+    assert (one_root.code, "replicated store" in one_root.err) == (1, True)
+    assert replicas.topics.list() == []
     assert cli("bench", "--store", tmp_path / "absent").code == 1

@@ -11,6 +11,7 @@ import pytest
 
 import txnlog
 from tests.support.cli.cli_command import cli, list_files
+from tests.support.replication.replica_folders import make
 from txnlog.admin.topics import TopicAdmin
 from txnlog.cli import completion
 from txnlog.cli.app import app
@@ -124,6 +125,15 @@ def test_names_that_a_shell_would_evaluate_are_not_offered(
     monkeypatch.setenv("TXNLOG_STORE", str(empty_store))
     assert completed("txnlog groups describe ") == ["good.1"]
     assert completed("txnlog txns describe ") == ["good.1"]
+
+
+def test_names_of_a_store_on_several_roots(
+    completed: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    """Whichever of its folders is named."""
+    make(tmp_path).producer(transactional_id="job").init_transactions()
+    for folder in ("control", "a", "b"):
+        assert completed(f"txnlog txns describe --store {tmp_path / folder} ") == ["job"]
 
 
 def test_a_storage_that_does_not_answer_is_not_waited_for(

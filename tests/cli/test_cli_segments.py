@@ -292,6 +292,8 @@ def test_dump_can_be_cut_short_and_show_payloads_alone(
     for most, shown in ((0, 0), (1, 1), (every[0]["size_bytes"] + 1, 2), (1 << 40, len(every))):
         dump = ("segments", "dump", "t", "--max-bytes", most, "--store", root, "-o", "json")
         assert cli(*dump).json() == every[:shown]
+    dump = ("segments", "dump", "t", "--max-batches", 10**20, "--store", root, "-o", "json")
+    assert cli(*dump).json() == every
     first, *_ = cli(
         *("segments", "dump", "t", "--no-metadata", "--max-batches", 1),
         *("--store", root, "-o", "json"),

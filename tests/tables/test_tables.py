@@ -640,6 +640,18 @@ def test_a_place_that_is_neither_url_nor_path(
     assert store.tables.publish_delta("f", work / "t").url == str(work / "t")
 
 
+@pytest.mark.parametrize("name", ["out%20x", "a\\b"])
+def test_a_folder_that_deltalake_takes_for_another_is_refused(
+    store: Store, tmp_path: Path, name: str
+) -> None:
+    """Nothing was written to it, nor to the one that it would have read."""
+    for place in (str(tmp_path / name), (tmp_path / name).as_uri()):
+        with pytest.raises(InvalidOption, match="reads another one"):
+            store.tables.publish_delta("f", place)
+    assert not {"out%20x", "out x", "a\\b", "a"} & {path.name for path in tmp_path.iterdir()}
+    assert store.tables.publish_delta("f", (tmp_path / "out x").as_uri()).version == 0
+
+
 def test_table_and_store_lie_apart(store: Store, tmp_path: Path) -> None:
     """Cleaning the table would delete the store's files."""
     (tmp_path / "link").symlink_to(store.url)

@@ -454,6 +454,26 @@ def test_offsets_are_moved(
     assert found == offsets
 
 
+@pytest.mark.parametrize("to", ["latest", "earliest"])
+def test_offsets_are_moved_to_what_was_shown(
+    console: Console, browser: TestClient, paid: Store, to: str
+) -> None:
+    """To the end, which moves, if that is what was said; else it is shown again."""
+    page = send(console, browser, "/reset/team", to=to)
+    with paid.producer() as producer:
+        producer.send("paid", b"new", partition=0)
+    paid.topics.delete_records({TopicPartition("paid", 0): 1})
+    again = send(console, browser, "/reset/team", to=to, seen=seal_of(page))
+    if to == "earliest":
+        assert "has changed since you saw it" in again
+        assert send(console, browser, "/reset/team", to=to, seen=seal_of(again)) == "/groups/team"
+    else:
+        assert "to the end, now 5" in page
+        assert again == "/groups/team"
+    found = {at.partition: at.offset for at in paid.groups.describe("team").offsets}
+    assert found[0] == (1 if to == "earliest" else 6)
+
+
 def test_offsets_of_hostile_groups_are_moved(
     console: Console, browser: TestClient, store: Store, lines: list[str]
 ) -> None:

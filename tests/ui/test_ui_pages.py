@@ -55,6 +55,18 @@ def test_long_lists_come_a_page_at_a_time(browser: TestClient, store: Store) -> 
     assert ["t54" in page for page in pages] == [False, True, True, False, False, False]
 
 
+def test_deleted_topics_hide_no_others(browser: TestClient, store: Store) -> None:
+    """A page of which all are deleted leads to the others."""
+    for number in range(55):
+        store.topics.create(f"deleted-{number:02}")
+        store.topics.delete(f"deleted-{number:02}")
+    shown = browser.get("/?find=e").text
+    assert "are deleted" in text_of(browser, "/?find=e")
+    assert 'href="?page=2&amp;find=e"' in shown
+    assert "orders" in text_of(browser, "/?find=e&page=2")
+    assert "auto" in text_of(browser, "/?find=orders")  # the default of its format
+
+
 def test_a_topic_says_who_holds_it_back(browser: TestClient) -> None:
     """And what ends that."""
     shown = text_of(browser, "/topics/orders")

@@ -10,6 +10,7 @@ from txnlog import names
 from txnlog.admin.live_segments import placed_refs
 from txnlog.errors import TxnlogError, UnknownTopicOrPartition
 from txnlog.inspect.describe import describe_or_error
+from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.names import SHARED, FileKey
 from txnlog.storage.base import for_each
@@ -81,7 +82,7 @@ def disk_usage(logs: Logs, topic: str | None) -> Iterator[PartitionUsage | Txnlo
     Deleted topics are included, whose logs stay. Raises UnknownTopicOrPartition if the one topic
     never existed; among all topics a damaged one gives its error.
     """
-    found = [topic] if topic is not None else logs.storage.list_folders(names.TOPICS)
+    found = [topic] if topic is not None else list_topics(logs.storage)
     for counted in for_each(logs.storage, partial(_count, logs), found):
         if not isinstance(counted, TxnlogError):
             if topic is not None and not counted.log.file_count:

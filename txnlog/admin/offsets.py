@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
-from txnlog import names
 from txnlog.config import check_whole_number
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
+from txnlog.inspect.describe import describe_or_error
+from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.read.pin import pin_topics
@@ -60,12 +61,14 @@ def _list(
     timestamp_ms: int | None,
 ) -> Iterator[ListedOffset | TxnlogError]:
     if chosen is not None:
-        work = partial(_list_topic, logs, chosen, at, timestamp_ms)
+        work = partial(describe_or_error, partial(_list_topic, logs, chosen, at, timestamp_ms))
         for listed in for_each(logs.storage, work, chosen):
-            yield from listed
+            if isinstance(listed, UnknownTopicOrPartition):
+                raise listed
+            yield from [listed] if isinstance(listed, TxnlogError) else listed
         return
     work_alone = partial(_list_alone, logs, at, timestamp_ms)
-    for found in for_each(logs.storage, work_alone, logs.storage.list_folders(names.TOPICS)):
+    for found in for_each(logs.storage, work_alone, list_topics(logs.storage)):
         if isinstance(found, TxnlogError):
             yield found
         else:

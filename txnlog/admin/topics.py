@@ -47,7 +47,6 @@ from txnlog.inspect.descriptions import RecordDeletion, SegmentDescription, Topi
 from txnlog.inspect.log_dump import DumpedEntry, dump_log
 from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
-from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import ENTRY_DECODER, Altered, Deleted
@@ -120,15 +119,22 @@ class TopicAdmin:
         return describe_topic(log)
 
     def list(self, patterns: Sequence[str] = ("*",)) -> builtins.list[str]:
-        """The names of topics, sorted. Reads the log of each.
+        """The names of topics, sorted. Reads the log of each; one that is damaged is named, too.
 
         Args:
             patterns: as in a shell, such as ``ord*``; a topic must match one of them.
         """
         found = [name for name in list_topics(self._logs.storage) if _matches(name, patterns)]
-        logs = [self._logs.topic(name) for name in found]
-        self._logs.storage.gather([log.refresh for log in logs])
-        return sorted(log.name for log in logs if _exists(log))
+        look = partial(describe_or_error, self._exists)
+        answers = self._logs.storage.gather(partial(look, name) for name in found)
+        return sorted(name for name, is_there in zip(found, answers, strict=True) if is_there)
+
+    def _exists(self, topic: str) -> bool:
+        log = self._logs.topic(topic)
+        log.refresh()
+        with log.lock:
+            state = log.state
+            return state.exists
 
     def describe(self, topic: str) -> TopicDescription:
         """Offsets, sizes, settings and open transactions of a topic.
@@ -312,7 +318,7 @@ class TopicAdmin:
 
     def _describe_all(self, patterns: Sequence[str]) -> Iterator[TopicDescription | TxnlogError]:
         storage = self._logs.storage
-        found = [topic for topic in storage.list_folders(names.TOPICS) if _matches(topic, patterns)]
+        found = [topic for topic in list_topics(storage) if _matches(topic, patterns)]
         for item in for_each(storage, partial(describe_or_error, self._describe_alone), found):
             if not isinstance(item, UnknownTopicOrPartition):
                 yield item
@@ -431,12 +437,6 @@ class TopicAdmin:
 
 def _matches(topic: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(topic, pattern) for pattern in patterns)
-
-
-def _exists(log: TopicLog) -> bool:
-    with log.lock:
-        state = log.state
-        return state.exists
 
 
 def _offsets(listed: Iterable[ListedOffset]) -> dict[TopicPartition, int]:

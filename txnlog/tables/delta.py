@@ -86,13 +86,25 @@ def _place(given: object) -> str:
     """A URL, or the whole path of a folder. Raises InvalidOption: it is neither."""
     url = check_location(given, None)
     if "://" in url:
+        if url.startswith("file://"):
+            _check_folder(unquote(url))
         return url
     if _SCHEME.match(url):
         raise InvalidOption(
             f"{url[:100]!r} is no URL, which has two slashes behind the colon; for a folder of "
             "this name write ./ before it"
         )
-    return str(Path(url).resolve())
+    path = str(Path(url).resolve())
+    _check_folder(path)
+    return path
+
+
+def _check_folder(path: str) -> None:
+    if unquote(path) != path or "\\" in path:
+        raise InvalidOption(
+            f"deltalake writes to the folder {path!r:.200}, and then reads another one: it decodes "
+            "the '%' or takes the backslash for a slash. Name a folder without these"
+        )
 
 
 class _Table:

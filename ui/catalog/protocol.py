@@ -22,12 +22,14 @@ from starlette.types import Message, Receive, Scope, Send
 from txnlog.config import TopicConfig
 from txnlog.errors import (
     ConcurrentTransactions,
+    CorruptEntry,
     InvalidTopic,
     SnapshotExpired,
     StorageError,
     TxnlogError,
     UnknownTopicOrPartition,
 )
+from txnlog.inspect.describe import describe_or_error
 from txnlog.names import check_topic
 from txnlog.store import Store
 from txnlog.tables.fresh_table import FreshTables, TableAnswer
@@ -152,7 +154,10 @@ class _Catalog:
     def list_views(self, request: Request) -> Response:
         """Of those topics that have a key."""
         return self._list(
-            request, lambda name: f"{name}{_LATEST}" if self._may_have_view(name) else None
+            request,
+            lambda name: (
+                f"{name}{_LATEST}" if describe_or_error(self._may_have_view, name) is True else None
+            ),
         )
 
     def _list(self, request: Request, named: Callable[[str], str | None]) -> Response:
@@ -228,6 +233,8 @@ class _Catalog:
             config = self._store.logs.topic_spec(topic).config
         except UnknownTopicOrPartition:
             return False
+        except CorruptEntry:  # of what is listed it alone cannot be loaded
+            return True
         return TopicConfig.of(config).has_parquet
 
 

@@ -33,7 +33,7 @@ def serve(
 
     Raises:
         InvalidOption: the address needs a token, the file has none, the address cannot be listened
-            at, or engines cannot reach the store's files.
+            at, engines cannot reach the store's files, or it is a standby.
     """
     import pyarrow as pa
 
@@ -42,6 +42,11 @@ def serve(
     from txnlog.ui.connections import limited_server
 
     iceberg_url(store.storage)  # said now, not to each client
+    if store.storage.kind() == "standby":
+        raise InvalidOption(
+            f"{store.url} is a standby, which can be read only, and a catalog writes the manifests "
+            "of its tables into the store: serve the source, or promote the standby"
+        )
     if token_file is None and not is_loopback(host):
         raise InvalidOption(
             f"{host} can be reached from other machines: give a token by --token-file, or leave "

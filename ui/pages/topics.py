@@ -10,6 +10,7 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
+from txnlog.config import topic_setting
 from txnlog.errors import TxnlogError
 from txnlog.inspect.describe import describe_segments_within
 from txnlog.inspect.descriptions import (
@@ -21,9 +22,9 @@ from txnlog.inspect.descriptions import (
     StableOffset,
 )
 from txnlog.inspect.placed_indexes import dump_placed_indexes
+from txnlog.log import named_folders
 from txnlog.log.segment_outline import SegmentOutline, outline_partition
 from txnlog.log.topic_log import TopicLog
-from txnlog.names import TOPICS
 from txnlog.storage.base import Storage
 from txnlog.ui.console import Console
 from txnlog.ui.page import page_of
@@ -40,12 +41,8 @@ _OUTCOMES = ("committed", "aborted", "undecided")
 def list_topics(console: Console, request: Request) -> Response:
     """Topics with their sizes and rates, a page at a time."""
     wanted = request.query_params.get("find", "").strip()
-    names = [
-        name
-        for name in console.store.storage.list_folders(TOPICS)
-        if wanted.lower() in name.lower()
-    ]
-    paged = page_of(request, sorted(names))
+    there = named_folders.list_topics(console.store.storage)
+    paged = page_of(request, sorted(name for name in there if wanted.lower() in name.lower()))
     patterns = [escape_pattern(name) for name in paged.items]
     found = [*console.store.topics.describe_all(patterns).with_errors()]
     now_s = console.store.logs.clock.monotonic_s()
@@ -64,6 +61,7 @@ def list_topics(console: Console, request: Request) -> Response:
             "topics": [topic for topic in found if not isinstance(topic, TxnlogError)],
             "errors": [topic for topic in found if isinstance(topic, TxnlogError)],
             "rates": rates,
+            "default_format": topic_setting({}, "record.format"),
             "find": wanted,
             "paged": paged,
         },
