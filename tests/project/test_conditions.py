@@ -80,7 +80,9 @@ def test_a_marked_test_is_in_the_rows_of_its_conditions() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("document", ["PROTOCOL.md", "TESTING.md", "SPARK.md", "ARCHITECTURE.md"])
+@pytest.mark.parametrize(
+    "document", ["PROTOCOL.md", "REPLICATION.md", "TESTING.md", "SPARK.md", "ARCHITECTURE.md"]
+)
 def test_tests_that_a_document_names_are_there(document: str) -> None:
     """Whole files as ``test_x``, single tests as ``test_x::test_y``."""
     files = {path.stem: path.relative_to(ROOT) for path in (ROOT / "tests").glob("*/test_*.py")}

@@ -196,7 +196,7 @@ def names_in(class_: ast.ClassDef) -> Iterator[str]:
 
 
 @pytest.mark.xdist_group("checkout")  # the process that has parsed all modules
-@pytest.mark.parametrize("document", ["PROTOCOL", "ARCHITECTURE", "FORMAT"])
+@pytest.mark.parametrize("document", ["PROTOCOL", "REPLICATION", "ARCHITECTURE", "FORMAT"])
 def test_what_documents_call_by_its_name_exists(document: str) -> None:
     """Classes, and what they have: whoever searches for the name finds the code."""
     text = (ROOT / "docs" / f"{document}.md").read_text(encoding="utf-8")

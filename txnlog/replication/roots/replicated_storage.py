@@ -1,7 +1,7 @@
 """A storage over the storages of several roots: acknowledged objects are at all in sync.
 
 Everything above treats it as one storage. The leader decides races; nothing that others may lack is
-shown or built on before they have it. The rules are R1 to R11 of docs/PROTOCOL.md.
+shown or built on before they have it. The rules are those of docs/REPLICATION.md.
 """
 
 from __future__ import annotations
