@@ -325,14 +325,14 @@ def test_what_later_rewrites_stand_for_together_is_left_out() -> None:
         return [rewrite(entry, start, end) for start, end in itertools.pairwise(ends)]
 
     rewrites = [one for entry in range(1, 10) for one in generation(entry)]
-    assert still_of_use(rewrites, [0], 1 << 62) == generation(9)
-    assert still_of_use(rewrites, [0], 8) == [
-        one for entry in (7, 8, 9) for one in generation(entry)
-    ]
-    assert still_of_use(rewrites, [0], 0) == rewrites
+    assert still_of_use(rewrites, [0], 1 << 62) == (generation(9), {0: 9})
+    kept = [one for entry in (7, 8, 9) for one in generation(entry)]
+    assert still_of_use(rewrites, [0], 8) == (kept, {0: 7})
+    assert still_of_use(rewrites, [0], 0) == (rewrites, {})
     purges = [rewrite(2, 0, 50, 1), rewrite(4, 0, 20, 2), rewrite(4, 20, 50, 2)]
     others = [rewrite(n, 0, 50) for n in (1, 3, 5, 6)]
-    assert still_of_use([*others, *purges], [0], 1 << 62) == [*purges[1:], others[-1]]
+    kept = [*purges[1:], others[-1]]
+    assert still_of_use([*others, *purges], [0], 1 << 62) == (kept, {0: 6})
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -367,11 +367,12 @@ def test_each_offset_is_held_once_however_often_it_was_rewritten_and_trimmed(see
         held = [segment for segment in held if segment.end_offset > start]
         if chance.random() < 0.5:
             since = chance.randint(0, entry)
-            rewrites = still_of_use(rewrites, [start], since)
+            rewrites, _ = still_of_use(rewrites, [start], since)
         else:
             rewrites = untrimmed(rewrites, [start])
         assert records_in(appended, rewrites, start, end) == held
-    assert {one.segment for one in still_of_use(rewrites, [start], 1 << 62)} <= {*held}
+    kept, _ = still_of_use(rewrites, [start], 1 << 62)
+    assert {one.segment for one in kept} <= {*held}
 
 
 def test_nothing_undecided_or_aborted_is_merged(store: Store) -> None:

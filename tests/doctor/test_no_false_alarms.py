@@ -8,7 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.doctor.broken_store import DAY_MS, SMALL, BrokenStore, examine
+from tests.doctor.broken_store import DAY_MS, SMALL, BrokenStore, examine, violated_rules
+from tests.support.log.settling import settle_early
 from tests.support.simulation.copy_job import PREPARED, TOTAL, copy_all
 from tests.support.simulation.long_runs.readers import settle
 from tests.support.simulation.long_runs.run import CALM, ROUGH, STALLING, STORMY
@@ -68,6 +69,30 @@ def test_a_writer_that_slept_until_its_id_had_expired() -> None:
         new.send("c", b"sent")
     assert [f for f in store.examine(with_probe=False) if f.state not in ("ok", "note")] == []
     assert store.scan("c").to_arrow()["value"].to_pylist() == [b"sent"]
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3, 5])
+@pytest.mark.parametrize("days", [1, 2, 3])
+def test_compacted_for_weeks(monkeypatch: pytest.MonkeyPatch, commits: int, days: int) -> None:
+    """The newest list has left out rewrites that were in force at older checkpoints.
+
+    So many commits a day, and maintenance once in so many days.
+    """
+    settle_early(monkeypatch)
+    monkeypatch.setattr("txnlog.log.state_log.KEPT_CHECKPOINTS", 7)
+    monkeypatch.setattr("txnlog.log.chapters.CHAPTER", 64)  # the entries are there still
+    clock, heap = VirtualClock(1_700_000_000_000), HeapStorage()
+    heap.time_ms = lambda: clock.time_ms
+    store = attach(heap, create=True, clock=clock)
+    store.topics.create("t", config={"cleanup.policy": "compact", "file.delete.delay.ms": 60_000})
+    for day in range(20):
+        for number in range(commits):
+            with store.producer() as producer:
+                producer.send("t", f"{day}.{number}", key=f"{number % 2}")
+            clock.time_ms += DAY_MS // commits
+        if day % days == 0:
+            attach(heap, clock=clock).maintain()
+        assert not violated_rules(heap)
 
 
 def test_single_topics_and_unknown_ones() -> None:

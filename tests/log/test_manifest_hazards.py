@@ -189,7 +189,7 @@ def test_a_list_that_has_seen_a_trim_is_adopted_by_who_has_not(
         state = log.state
         assert state.partitions[0].log_start_offset == 0
         settled, topic_id = state.settled, state.topic_id
-        heads = {0: PartitionHead.of(state.partitions[0])}
+        heads = {0: PartitionHead.of(state, 0)}
     assert settled is not None
     assert settled.number == newest_list(store).number
     with pytest.raises(OffsetOutOfRange, match="below 8 were deleted meanwhile"):

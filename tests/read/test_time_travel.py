@@ -8,6 +8,7 @@ import random
 import string
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 import pandas as pd
@@ -17,6 +18,7 @@ import pytest
 from crc32c import crc32c
 
 from tests.support.admin.compacted_topics import compact
+from tests.support.log.settling import settle_early
 from tests.support.read.overlapping_transactions import overlap
 from tests.support.steps import another, append, begin, elsewhere
 from txnlog.errors import (
@@ -246,6 +248,64 @@ def test_a_token_is_of_what_was_there_before_compaction(
         for at in (after, then_ms):
             found = handle.snapshot("t", at=at).scan("t", columns=["offset", "value"]).to_arrow()
             assert [*zip(*found.to_pydict().values(), strict=True)] == left
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_what_stood_at_a_moment_shows_or_has_expired(
+    monkeypatch: pytest.MonkeyPatch, clock: VirtualClock, seed: int
+) -> None:
+    """However often it was compacted since, and whatever of that the newest list has left out.
+
+    Vacuum comes late, or never where the storage reports no times, so all files are there still.
+    """
+    settle_early(monkeypatch)
+    chance = random.Random(seed)
+    heap = HeapStorage()
+    heap.time_ms = lambda: clock.time_ms
+    if seed % 2:
+        monkeypatch.setattr(HeapStorage, "modified_ms", lambda *_: None)
+    store = attach(heap, create=True, clock=clock)
+    settings = {"cleanup.policy": "compact", "delete.retention.ms": 0, "segment.bytes": 1024}
+    store.topics.create("t", config={**settings, "compression.type": "none"})
+
+    def show(snapshot: Snapshot) -> list[tuple[int, bytes, bytes]]:
+        found = snapshot.scan("t", columns=["offset", "key", "value"]).to_arrow().to_pydict()
+        return [*zip(*found.values(), strict=True)]
+
+    def rows_of(shown: list[tuple[int, bytes, bytes]]) -> dict[bytes, bytes]:
+        newest = {key: value for _, key, value in shown}
+        return {key: value for key, value in newest.items() if value is not None}
+
+    then: list[tuple[str, int, list[tuple[int, bytes, bytes]]]] = []
+    for _ in range(40):
+        match chance.choice(["write"] * 5 + ["compact"] * 2 + ["look", "days"]):
+            case "write":
+                with store.producer() as producer:
+                    for _ in range(chance.randint(1, 4)):
+                        value = None if chance.random() < 0.2 else bytes(chance.randrange(600))
+                        producer.send("t", value, key=b"%d" % chance.randrange(6))
+            case "compact":
+                compact(store)
+            case "look":
+                snapshot = store.snapshot("t")
+                then.append((snapshot.token(), clock.now_ms(), show(snapshot)))
+            case "days":
+                clock.sleep(chance.choice([1, 9]) * 86_400)
+        clock.sleep(60)
+    fresh = another(store)
+    for token, at_ms, shown in then:
+        with suppress(SnapshotExpired):
+            assert show(fresh.snapshot("t", at=token)) == shown
+        with suppress(SnapshotExpired):
+            assert rows_of(show(fresh.snapshot("t", at=at_ms))) == rows_of(shown)
+        with suppress(SnapshotExpired):
+            changes = fresh.changes("t", since=token, pre_images=True).to_arrow().to_pylist()
+            rows = rows_of(shown)
+            for change in changes:
+                if change["_change"] in ("update_before", "delete"):
+                    assert rows.pop(change["key"]) == change["value"]
+                else:
+                    rows[change["key"]] = change["value"]
 
 
 def test_a_schema_is_that_of_the_time(store: Store, clock: VirtualClock) -> None:

@@ -73,7 +73,12 @@ class TopicCheckpoints:
 
     def violations(self, replayed: TopicState, checkpoint: TopicState) -> Iterator[Violation]:
         """See :func:`topic_checkpoint_violations`."""
-        return topic_checkpoint_violations(replayed, checkpoint, self.manifests.log_start_offsets())
+        return topic_checkpoint_violations(
+            replayed,
+            checkpoint,
+            self.manifests.log_start_offsets(),
+            self.manifests.left_out_rewrites(),
+        )
 
 
 _IMPOSSIBLE = (

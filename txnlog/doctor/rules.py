@@ -194,12 +194,20 @@ def stable_offset_violations(state: TopicState) -> Iterator[Violation]:
 
 
 def topic_checkpoint_violations(
-    replayed: TopicState, checkpoint: TopicState, trimmed: Mapping[int, int]
+    replayed: TopicState,
+    checkpoint: TopicState,
+    trimmed: Mapping[int, int],
+    left_out: Mapping[int, int],
 ) -> Iterator[Violation]:
     """L7: a checkpoint says the same as all entries before it. Both are states after one entry.
 
-    ``trimmed``: by partition, an offset below which records were deleted since: the checkpoint's
-    manifests may leave them out.
+    Args:
+        replayed: what the entries say.
+        checkpoint: what it says.
+        trimmed: by partition, an offset below which records were deleted since: the checkpoint's
+            manifests may leave them out.
+        left_out: by partition, an entry that has replaced rewrites which were left out since: of a
+            checkpoint before it nothing tells which were in force.
     """
     for what in ("topic_id", "created_at_ms", "config", "next_entry", "purge_end"):
         if getattr(replayed, what) != getattr(checkpoint, what):
@@ -213,7 +221,8 @@ def topic_checkpoint_violations(
         same = {
             "log_start_offset": ours.log_start_offset == theirs.log_start_offset,
             "end_offset": ours.end_offset == theirs.end_offset,
-            "rewrites": _same_rewrites(ours, theirs, trimmed.get(number, 0)),
+            "rewrites": checkpoint.next_entry <= left_out.get(number, -1)
+            or _same_rewrites(ours, theirs, trimmed.get(number, 0)),
             "segments": _kept(ours, trimmed.get(number, 0))
             == _kept(theirs, trimmed.get(number, 0)),
         }

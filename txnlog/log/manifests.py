@@ -127,6 +127,11 @@ class Manifests:
         with self._lock:
             return dict(self._list.log_start_offsets) if self._list else {}
 
+    def left_out_rewrites(self) -> Mapping[int, int]:
+        """See :class:`RewriteRef`: according to the newest list read."""
+        with self._lock:
+            return self._list.rewrites.left_out if self._list and self._list.rewrites else {}
+
     def _read_list(self, number: int) -> ManifestList:
         path = f"{self.folder}/{names.manifest_list(number)}"
         found = envelope.decode(self._storage.get(path), LIST_DECODER, path)
@@ -528,7 +533,7 @@ class Manifests:
         delay_ms = TopicConfig.of(state.config).file_delete_delay_ms
         # One clock that is ahead must not let go of what readers are pinned to.
         now_ms = min(self._clock.now_ms(), state.log_time_ms, state.append_time_ms)
-        kept = still_of_use(
+        kept, left_out = still_of_use(
             [*older, *sorted(new, key=lambda rewrite: rewrite.entry)],
             [partition.log_start_offset for partition in state.partitions],
             now_ms - delay_ms - _REWRITES_KEPT_MS,
@@ -541,7 +546,8 @@ class Manifests:
         name = names.rewrites_file(number, self._clock.token())
         data = envelope.encode(RewriteFile(state.topic_id, tuple(kept)))
         self._storage.put(f"{self.folder}/{name}", data)
-        return RewriteRef(name, len(data), spans)
+        left_out = {**(known.left_out if known else {}), **left_out}
+        return RewriteRef(name, len(data), spans, left_out)
 
     def publish(self, staged: _Staged) -> bool:
         """Put the list; False if another process was first. Raises StorageError: unknown."""

@@ -22,7 +22,7 @@ from txnlog.state.rewrites import (
     resolve,
 )
 from txnlog.state.segment import Segment, overlapping
-from txnlog.state.topic import Partition
+from txnlog.state.topic import TopicState
 
 if TYPE_CHECKING:
     from txnlog.log.manifest_table import ManifestTable
@@ -35,17 +35,20 @@ Spans = Mapping[int, tuple[int, int]]
 class PartitionHead:
     """A partition as the state itself holds it, from ``first_offset`` on; the rest is settled.
 
-    The segments that were appended, in order, and the rewrites, in the order of entries.
+    The segments that were appended, in order, and the rewrites, in the order of entries, of all
+    entries before ``next_entry``.
     """
 
     first_offset: int
     segments: Sequence[Segment]
     rewrites: Sequence[Rewrite]
+    next_entry: int
 
     @classmethod
-    def of(cls, partition: Partition) -> PartitionHead:
-        """From a state's partition: a copy."""
-        return cls(partition.head_offset, tuple(partition.segments), tuple(partition.rewrites))
+    def of(cls, state: TopicState, number: int) -> PartitionHead:
+        """A copy of a state's partition."""
+        part = state.partitions[number]
+        return cls(part.head_offset, tuple(part.segments), tuple(part.rewrites), state.next_entry)
 
 
 @dataclass(slots=True)
@@ -99,7 +102,8 @@ def find_records(
     Raises:
         OffsetOutOfRange: records were deleted since the offsets were chosen.
         UnknownTopicOrPartition: the topic was deleted since.
-        SnapshotExpired: records were purged after a rewrite that is ignored.
+        SnapshotExpired: records were purged after a rewrite that is ignored; or what it has
+            replaced is not known any more.
         CorruptEntry: a manifest is damaged.
     """
     back = {
@@ -113,14 +117,24 @@ def find_records(
 
     ends, hidden = view_ends or {}, unfinished or {}
 
-    def hold(known: Mapping[int, Sequence[Rewrite]]) -> dict[int, list[Rewrite]]:
+    def hold(
+        known: Mapping[int, Sequence[Rewrite]], left_out: Mapping[int, int]
+    ) -> dict[int, list[Rewrite]]:
         held = {}
         for number, of_number in known.items():
+            # A newer list may have some that came later.
+            last = heads[number].next_entry
             first = first_ignored(
-                of_number, ends.get(number), hidden.get(number, ()), rewrites_end, compactions_end
+                of_number,
+                ends.get(number),
+                hidden.get(number, ()),
+                last if rewrites_end is None else min(last, rewrites_end),
+                compactions_end,
             )
             if first is not None:
                 _check_not_purged(manifests.topic, number, first, purge_end)
+                until = left_out.get(number, -1)
+                _check_known(manifests.topic, number, spans[number], of_number, first, until)
                 of_number = [rewrite for rewrite in of_number if rewrite.entry < first]
             held[number] = resolve(of_number)
         return held
@@ -129,10 +143,10 @@ def find_records(
         assert settled is not None
         check_log_starts(manifests.topic, listing, back)
         known = {number: [*of_partition] for number, of_partition in rewrites.items()}
-        for rewrite in manifests.rewrites(listing, settled, back):
+        for rewrite in manifests.rewrites(listing, Settled(0, listing.end), back):
             if rewrite.partition in back:
                 known[rewrite.partition].append(rewrite)
-        held = hold(known)
+        held = hold(known, listing.rewrites.left_out if listing.rewrites else {})
         wanted = {number: not_rewritten(held[number], *span) for number, span in back.items()}
         return held, _find_appended(manifests, listing, settled, wanted, as_rows=as_rows)
 
@@ -140,7 +154,7 @@ def find_records(
     if back:
         found = manifests.read(settled, topic_id, look_back)
     if found is None:
-        found = hold(rewrites), PlacedRecords()
+        found = hold(rewrites, {}), PlacedRecords()
     held, older = found
     placed = PlacedRecords({}, older.aborted, older.rows)
     for number, (start, end) in spans.items():
@@ -168,6 +182,34 @@ def _check_not_purged(topic: str, partition: int, first: int, purge_end: int) ->
             f"{topic}:{partition} was compacted since the moment that is read, or rewritten after "
             "its columns were changed, and then keys were purged: what else was there at that "
             "moment is not known any more. Take a new snapshot"
+        )
+
+
+def _check_known(
+    topic: str,
+    partition: int,
+    span: tuple[int, int],
+    rewrites: Sequence[Rewrite],
+    first: int,
+    left_out: int,
+) -> None:
+    """Raises SnapshotExpired if what a view ignores has replaced rewrites that were left out.
+
+    Without those the segments before them would be taken, beside others that were made with them.
+
+    Args:
+        topic: for the message.
+        partition: the same.
+        span: the offsets that are looked up.
+        rewrites: of the partition.
+        first: the entry from which on they are ignored.
+        left_out: see :class:`RewriteRef`.
+    """
+    start, end = span
+    if any(first <= r.entry <= left_out and r.start < end and r.end > start for r in rewrites):
+        raise SnapshotExpired(
+            f"{topic}:{partition} was compacted since the moment that is read, so long ago that "
+            "where its records were then is not known any more. Take a new snapshot"
         )
 
 

@@ -313,14 +313,14 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         self, state: TopicState, spans: Mapping[int, tuple[int, int]]
     ) -> PlacedRecords:
         """The segments at these offsets, and which of the settled entries were aborted."""
-        heads = {number: PartitionHead.of(state.partitions[number]) for number in spans}
+        heads = {number: PartitionHead.of(state, number) for number in spans}
         return find_records(self.manifests, state.settled, state.topic_id, heads, spans)
 
     def count_bytes(
         self, state: TopicState, spans: Mapping[int, tuple[int, int]]
     ) -> dict[int, int]:
         """By partition, how large the segments of :meth:`placed` are together."""
-        heads = {number: PartitionHead.of(state.partitions[number]) for number in spans}
+        heads = {number: PartitionHead.of(state, number) for number in spans}
         return count_bytes(self.manifests, state.settled, state.topic_id, heads, spans)
 
     def kept_apart(self) -> KeptApart:

@@ -119,10 +119,10 @@ class TopicView:
                 PartitionView(
                     partition.log_start_offset,
                     end,
-                    PartitionHead.of(partition),
+                    PartitionHead.of(state, number),
                 )
-                for partition, end in zip(
-                    state.partitions, stable if to_stable_offsets else log_ends, strict=True
+                for number, (partition, end) in enumerate(
+                    zip(state.partitions, stable if to_stable_offsets else log_ends, strict=True)
                 )
             ),
             last_stable_offsets=tuple(stable),

@@ -18,6 +18,7 @@ from txnlog.errors import CorruptEntry
 from txnlog.limits import (
     MOST_STATE_BYTES,
     AnyNumber,
+    Counter,
     FileBytes,
     Name,
     Offset,
@@ -91,15 +92,18 @@ class RewriteFile(msgspec.Struct, frozen=True, tag_field="kind", tag="rewrites")
     rewrites: Annotated[tuple[Rewrite, ...], AnyNumber]
 
 
-class RewriteRef(msgspec.Struct, frozen=True):
+class RewriteRef(msgspec.Struct, frozen=True, omit_defaults=True):
     """A manifest list's description of its file of rewrites.
 
     ``spans`` are, by partition, the offsets [start, end) within which all its rewrites lie.
+    ``left_out``, by partition of which replaced rewrites were left out: the newest entry that may
+    have replaced one of them. Who ignores what has replaced one cannot tell what stood there.
     """
 
     name: Name
     size_bytes: FileBytes
     spans: Annotated[dict[PartitionNumber, tuple[Offset, Offset]], PerPartition]
+    left_out: Annotated[dict[PartitionNumber, Counter], PerPartition] = {}
 
     def touches(self, offsets: Iterable[tuple[int, tuple[int, int]]]) -> bool:
         """Whether there may be rewrites of any of these (partition, [start, end))."""
@@ -230,23 +234,30 @@ def untrimmed(rewrites: Iterable[Rewrite], starts: Sequence[int]) -> list[Rewrit
 
 def still_of_use(
     rewrites: Iterable[Rewrite], starts: Sequence[int], since_ms: int
-) -> list[Rewrite]:
+) -> tuple[list[Rewrite], dict[int, int]]:
     """A topic's rewrites that are in force, and those that were replaced not long ago.
 
     Readers that are pinned to an earlier moment read the segments of that time. A purge stays until
-    another one replaces it: its records must show to nobody, whatever else a reader ignores. Raises
-    what :func:`untrimmed` does.
+    another one replaces it: its records must show to nobody, whatever else a reader ignores.
 
     Args:
         rewrites: in the order of entries.
         starts: the log start offsets by partition; rewrites below are dropped.
         since_ms: rewrites that were replaced before that time are dropped.
+
+    Returns:
+        Those; and by partition of which some were replaced and dropped, the newest entry that may
+        have replaced one.
+
+    Raises what :func:`untrimmed` does.
     """
     # By partition, the spans of those in force for long enough: no two spans touch.
     in_order = sorted(untrimmed(rewrites, starts), key=lambda rewrite: rewrite.entry)
     replaced: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     purged: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     kept = []
+    newest: dict[int, int] = {}
+    dropped = set()
     for rewrite in reversed(in_order):
         is_purge = rewrite.segment.is_purge
         spans = (purged if is_purge else replaced)[rewrite.partition]
@@ -255,9 +266,12 @@ def still_of_use(
         if not _covers(spans, start, rewrite.end):
             kept.append(rewrite)
             if rewrite.at_ms < since_ms:
+                newest.setdefault(rewrite.partition, rewrite.entry)
                 for ended in (replaced, purged) if is_purge else (replaced,):
                     _cover(ended[rewrite.partition], start, rewrite.end)
-    return kept[::-1]
+        else:
+            dropped.add(rewrite.partition)
+    return kept[::-1], {partition: newest[partition] for partition in sorted(dropped)}
 
 
 def _covers(spans: Sequence[tuple[int, int]], start: int, end: int) -> bool:
