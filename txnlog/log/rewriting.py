@@ -86,7 +86,8 @@ def rewrite(
         UnknownTopicOrPartition: the topic is not there any more.
         UploadExpired: vacuum took the new segments for left behind; nothing was done.
         StorageError: the outcome is unknown; or this process slept, and vacuum took the new
-            segments for left behind meanwhile: then the old ones hold the records again.
+            segments for left behind meanwhile: then the old ones hold the records again. If keys
+            were purged meanwhile, they may have records of these, and it says so.
     """
     placed = [place for place in new if place.stored.record_count]
     refs = [
@@ -116,7 +117,10 @@ def rewrite(
     try:
         uploads.after(number)
     except StorageError as error:
-        if error.retriable or _place_again(log, topic_id, new, lambda: replaced, read):
+        if error.retriable:
+            raise
+        if _place_again(log, topic_id, new, lambda: replaced, read):
+            _check_not_purged_since(log, number, error)
             raise
         # Others have rewritten, or deleted, its records since: nothing is lost.
         return number
@@ -160,17 +164,31 @@ def _find(log: TopicLog, state: TopicState, read: Sequence[ReadRun]) -> list[Seg
         emptied = overlapping(found.emptied.get(run.partition, ()), run.start, run.end)
         inside = [e for e in emptied if run.start <= e.base_offset and e.end_offset <= run.end]
         places += [
-            _emptied(run.partition, segment.base_offset, segment.end_offset)
-            if segment.entry in aborted
-            else SegmentEntry(run.partition, segment.base_offset, segment.stored)
+            _as_it_stands(run.partition, segment, is_aborted=segment.entry in aborted)
             for segment in sorted((*segments, *inside), key=attrgetter("base_offset"))
         ]
     return places
 
 
-def _emptied(partition: int, start: int, end: int) -> SegmentEntry:
+def _as_it_stands(partition: int, segment: Segment, *, is_aborted: bool) -> SegmentEntry:
+    """The entry by which a segment holds its records, that tells by which one it did first.
+
+    It is no compaction since then, and aborted records are none that anybody was shown.
+    """
+    source, special = segment.source_entry, segment.stored.rewritten
+    if is_aborted:
+        return _emptied(partition, segment.base_offset, segment.end_offset, source)
+    stored = segment.stored
+    if special is not None and special.is_compacted:
+        special = msgspec.structs.replace(special, purged_from=source)
+        stored = msgspec.structs.replace(stored, rewritten=special)
+    return SegmentEntry(partition, segment.base_offset, stored)
+
+
+def _emptied(partition: int, start: int, end: int, purged_from: int = -1) -> SegmentEntry:
     """Says that no offset of [start, end) has a record."""
-    return SegmentEntry(partition, start, StoredSegment.emptied(RewrittenFile(end - start)))
+    special = RewrittenFile(end - start, purged_from=purged_from)
+    return SegmentEntry(partition, start, StoredSegment.emptied(special))
 
 
 def _place_again(
@@ -215,6 +233,24 @@ def _place_again(
 
     log.append(build)
     return is_needed
+
+
+def _check_not_purged_since(log: TopicLog, entry: int | None, error: StorageError) -> None:
+    """Raises StorageError if a purge has ended since an entry whose segments were taken back.
+
+    It has seen what the new segments held. The old ones may hold more: what was superseded.
+    """
+    with log.lock:
+        is_purged = entry is not None and log.state.purge_end > entry
+    if is_purged:
+        more = StorageError(
+            f"topic {log.name!r}: what entry {entry} has rewritten was lost, because this process "
+            "slept, and the segments before it hold the records again. Keys were purged meanwhile, "
+            "and these segments may have older records of them, which show again: purge these keys "
+            "again"
+        )
+        more.retriable = False
+        raise more from error
 
 
 def _within(places: Sequence[SegmentEntry], run: ReadRun, log_start: int) -> list[SegmentEntry]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from txnlog.admin.compaction.compact import Compaction, compact_topic
 from txnlog.admin.times import Times
 from txnlog.state.segment import StoredSegment
@@ -49,13 +51,21 @@ def compact(store: Store, topic: str = "t", **options: object) -> list[Compactio
 
 
 def standing(store: Store, topic: str = "t", partition: int = 0) -> list[tuple[int, StoredSegment]]:
-    """What stands for a partition's offsets, in order: those without records, too."""
+    """What stands for a partition's offsets, in order: those without records, too.
+
+    But for ``purged_from``: which entry has placed it first, before it was placed again.
+    """
     log = attach(store.storage, clock=store.logs.clock).logs.topic(topic)
     log.refresh()
     part = log.state.partitions[partition]
     found = log.find_records(log.state, {partition: (part.log_start_offset, part.end_offset)})
     both = [*found.segments[partition], *found.emptied.get(partition, ())]
-    return sorted((one.base_offset, one.stored) for one in both)
+    return sorted((one.base_offset, _wherever_placed(one.stored)) for one in both)
+
+
+def _wherever_placed(stored: StoredSegment) -> StoredSegment:
+    special = stored.rewritten
+    return stored if special is None else replace(stored, rewritten=replace(special, purged_from=0))
 
 
 def newest(records: Sequence[Record], end: int | None = None) -> list[Record]:
