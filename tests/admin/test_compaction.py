@@ -21,6 +21,7 @@ from txnlog.errors import CorruptRecord, InvalidOption, StorageError
 from txnlog.log.retired_segments import UploadCheck
 from txnlog.names import SegmentRef, TopicPartition
 from txnlog.read.pin import ROUNDS
+from txnlog.results import MaintenanceFailure
 from txnlog.state.rewrites import Rewrite, resolve
 from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment
 from txnlog.store import Store, attach
@@ -570,6 +571,36 @@ def test_a_damaged_segment_stops_it(store: Store) -> None:
     with pytest.raises(CorruptRecord):
         compact(store)
     assert [s.stored.rewritten for s in segments(store)] == [None, None]
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 2])
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_what_is_lost_of_one_partition_stops_no_other(
+    clock: VirtualClock, policy: str, damaged: int
+) -> None:
+    """They are compacted, or merged, and nothing is uploaded in vain; the error comes last."""
+    heap = HeapStorage()
+    heap.time_ms = lambda: clock.time_ms
+    store = attach(heap, create=True, clock=clock)
+    store.topics.create("t", partitions=3, config={"cleanup.policy": policy})
+    for number in range(8):
+        for partition in range(3):
+            with store.producer() as producer:
+                producer.send("t", b"%d" % number, key=b"k", partition=partition)
+    heap.delete([next(path for path, _ in heap.list_all(f"topics/t/data/{damaged}"))])
+
+    def left() -> list[int]:
+        fresh = attach(heap, clock=clock)
+        return [len(fresh.topics.segments("t", partition)) for partition in range(3)]
+
+    before = {path for path, _ in heap.list_all("topics/t/data")}
+    failed = [one for one in store.maintain() if isinstance(one, MaintenanceFailure)]
+    assert {type(one.error) for one in failed} == {CorruptRecord}
+    assert left() == [8 if partition == damaged else 1 for partition in range(3)]
+    made = {path for path, _ in heap.list_all("topics/t/data")} - before
+    assert len([path for path in made if path.endswith((".log", ".parquet"))]) == 2
+    with pytest.raises(CorruptRecord, match="is gone"):
+        getattr(store.maintenance, "compact" if policy == "compact" else "merge")("t")
 
 
 # -- a model -------------------------------------------------------------------------------------

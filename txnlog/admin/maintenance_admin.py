@@ -42,7 +42,8 @@ class MaintenanceAdmin:
         Raises:
             InvalidOption: its ``cleanup.policy`` does not say compact.
             UnknownTopicOrPartition: there is no such topic.
-            CorruptRecord: a segment is damaged; its partition stays as it is.
+            CorruptRecord: a segment is damaged; its partition stays as it is, the others are
+                compacted.
             StorageError: the storage fails; some of it may be done, and a later call goes on.
         """
         from txnlog.admin.maintenance import compact_now
@@ -66,7 +67,7 @@ class MaintenanceAdmin:
 
         Raises:
             UnknownTopicOrPartition: there is no such topic.
-            CorruptRecord: a segment is damaged.
+            CorruptRecord: a segment is damaged; all that was not to be merged with it is merged.
             StorageError: some of it may be done; call it again.
         """
         from txnlog.admin.dry_run import logs_for

@@ -21,6 +21,7 @@ from txnlog.admin.rewrite import Replacement, Rewriting, rewriting_config
 from txnlog.admin.rewrite_tasks import TaskRunner, run_here
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
+from txnlog.errors import CorruptRecord
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec
 from txnlog.read.pin import pin_topics
@@ -73,7 +74,8 @@ def merge_topic(
 
     Raises:
         UnknownTopicOrPartition: there is no such topic (any more).
-        CorruptRecord: a segment is damaged; segments before it may be merged.
+        CorruptRecord: a segment is damaged; what was to be merged with it stays as it is, all else
+            is merged.
         StorageError: some of it may be done; a later call goes on.
     """
     view = pin_topics(logs, [topic]).views[topic]
@@ -84,23 +86,31 @@ def merge_topic(
     rewriting = Rewriting(logs, logs.topic(topic), view.topic_id)
     run_tasks = run_tasks or run_here(logs.storage, logs.clock)
     done: list[Merge] = []
+    damage: CorruptRecord | None = None
     try:
         for task, made in zip(tasks, run_tasks(tasks), strict=True):
-            (merged,) = made
+            try:
+                (merged,) = made
+            except CorruptRecord as error:
+                damage = damage or error
+                continue
             rewriting.add(task.partition, task.segments, merged)
             sizes = [r.uploaded.stored.size_bytes for r in merged if r.uploaded is not None]
             count, before = len(task.segments), task.size_bytes
             done.append(Merge(topic, task.partition, count, before, len(sizes), sum(sizes)))
             if rewriting.input_bytes >= _BYTES_PER_ENTRY or len(done) >= _RUNS_PER_ENTRY:
                 if not rewriting.put():
-                    return
+                    break
                 yield from done
                 done = []
+        else:
+            if rewriting.put():
+                yield from done
     except BaseException:
         rewriting.discard()
         raise
-    if rewriting.put():
-        yield from done
+    if damage is not None:
+        raise damage
 
 
 def _plan(view: TopicView) -> list[_MergeTask]:

@@ -20,6 +20,7 @@ from txnlog.admin.rewrite_tasks import TaskRunner, run_here
 from txnlog.admin.times import Times
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
+from txnlog.errors import CorruptRecord
 from txnlog.log.open_logs import Logs
 from txnlog.log.rewriting import TombstoneStay
 from txnlog.log.uploads import TopicSpec
@@ -75,7 +76,7 @@ def compact_topic(
 
     Raises:
         UnknownTopicOrPartition: there is no such topic (any more).
-        CorruptRecord: a segment is damaged; its partition stays as it is.
+        CorruptRecord: a segment is damaged; its partition stays as it is, the others are compacted.
         StorageError: some of it may be done; a later call goes on.
     """
     log = logs.topic(topic)
@@ -123,11 +124,17 @@ def compact_topic(
         yield from (task.describe() for task in tasks)
         return
     run_tasks = run_tasks or run_here(logs.storage, logs.clock)
+    damage: CorruptRecord | None = None
     for task, groups in zip(tasks, run_tasks(tasks), strict=True):
-        for group in groups:
-            if not _put(logs, task, group, times):
-                break
-            yield task.describe(group)
+        try:
+            for group in groups:
+                if not _put(logs, task, group, times):
+                    break
+                yield task.describe(group)
+        except CorruptRecord as error:
+            damage = damage or error
+    if damage is not None:
+        raise damage
 
 
 def _with_newest(
