@@ -15,12 +15,11 @@ def segment(
     entry: int = 1,
     at_ms: int = 0,
     kafka: KafkaFile | None = None,
+    late_ms: int = 0,
 ) -> Segment:
-    """A segment of so many records."""
-    return Segment.of(
-        entry,
-        SegmentEntry(0, base, StoredSegment(f"s{base}", count, size, at_ms, at_ms, kafka=kafka)),
-    )
+    """A segment of so many records, the oldest of which came so late."""
+    stored = StoredSegment(f"s{base}", count, size, at_ms - late_ms, at_ms, kafka=kafka)
+    return Segment.of(entry, SegmentEntry(0, base, stored))
 
 
 FOR_EVER_MS = (1 << 63) - 1
@@ -30,10 +29,11 @@ def chosen(
     segments: list[Segment],
     most_bytes: int = 10_000,
     most_ms: int = FOR_EVER_MS,
+    most_newest_ms: int = FOR_EVER_MS,
     hidden: frozenset[int] = frozenset(),
 ) -> list[tuple[int, int]]:
     """The runs, each as the first offset and the number of segments."""
-    runs = choose_runs(segments, hidden, most_bytes, most_ms)
+    runs = choose_runs(segments, hidden, most_bytes, most_ms, most_newest_ms)
     return [(run[0].base_offset, len(run)) for run in runs]
 
 
@@ -64,7 +64,7 @@ def test_a_record_is_rewritten_a_few_times_in_all() -> None:
     rewritten = 0
     for offset in range(1000):
         segments.append(segment(offset, 1))
-        for run in choose_runs(segments, frozenset(), 1 << 40, FOR_EVER_MS):
+        for run in choose_runs(segments, frozenset(), 1 << 40, FOR_EVER_MS, FOR_EVER_MS):
             count = sum(one.stored.record_count for one in run)
             rewritten += count
             at = segments.index(run[0])
@@ -74,8 +74,18 @@ def test_a_record_is_rewritten_a_few_times_in_all() -> None:
 
 
 def test_records_lie_no_further_apart_than_retention_needs() -> None:
+    """That goes by the newest of each segment: a record that came late keeps nothing apart."""
+    for late_ms in (0, 10, 1000):
+        for step_ms in (10, -10):
+            segments = [segment(n, 1, at_ms=n * step_ms, late_ms=late_ms) for n in range(12)]
+            assert chosen(segments, most_newest_ms=50) == [(0, 6), (6, 6)]
+
+
+def test_records_lie_no_further_apart_than_the_topic_allows() -> None:
     segments = [segment(n, 1, at_ms=n * 10) for n in range(12)]
     assert chosen(segments, most_ms=50) == [(0, 6), (6, 6)]
+    late = [segment(n, 1, at_ms=n * 10, late_ms=30) for n in range(12)]
+    assert chosen(late, most_ms=60) == [(0, 4), (4, 4), (8, 4)]
 
 
 def test_what_is_not_merged_parts_runs() -> None:
@@ -100,5 +110,5 @@ def test_what_a_purge_has_emptied_parts_no_run() -> None:
             Segment.of(9, SegmentEntry(0, base, StoredSegment.emptied(special))) for base in (4, 5)
         ]
         left = [*plain[:4], *plain[6:]]
-        found = choose_runs(left, frozenset(), 10_000, FOR_EVER_MS, emptied)
+        found = choose_runs(left, frozenset(), 10_000, FOR_EVER_MS, FOR_EVER_MS, emptied)
         assert [(run[0].base_offset, len(run)) for run in found] == runs

@@ -22,6 +22,7 @@ from txnlog.admin.rewrite_tasks import TaskRunner, run_here
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptRecord
+from txnlog.limits import NEVER_MS
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec
 from txnlog.read.pin import pin_topics
@@ -140,14 +141,18 @@ def _plan(view: TopicView) -> list[_MergeTask]:
     ]
 
 
-def joining_limits(config: TopicConfig) -> tuple[int, int]:
-    """Limits of segments that become one: bytes, and milliseconds between their records."""
-    most_bytes, most_ms = config.segment_bytes, config.segment_ms
+def joining_limits(config: TopicConfig) -> tuple[int, int, int]:
+    """Limits of segments that become one: bytes, and milliseconds between their records.
+
+    The last is of milliseconds between the newest records of each: retention goes by these alone,
+    so records that come late keep nothing apart.
+    """
+    most_bytes, newest_ms = config.segment_bytes, NEVER_MS
     if config.retention_bytes >= 0:
         most_bytes = min(most_bytes, config.retention_bytes // _PER_RETENTION)
     if config.retention_ms >= 0:
-        most_ms = min(most_ms, config.retention_ms // _PER_RETENTION)
-    return most_bytes, most_ms
+        newest_ms = config.retention_ms // _PER_RETENTION
+    return most_bytes, config.segment_ms, newest_ms
 
 
 def choose_runs(
@@ -155,6 +160,7 @@ def choose_runs(
     hidden_entries: frozenset[int],
     most_bytes: int,
     most_ms: int,
+    most_newest_ms: int,
     emptied: Sequence[Segment] = (),
 ) -> list[list[Segment]]:
     """Which segments of a partition to merge: runs of adjacent ones.
@@ -167,6 +173,7 @@ def choose_runs(
         hidden_entries: the aborted ones.
         most_bytes: the largest size of a run.
         most_ms: the longest time between its records.
+        most_newest_ms: the longest time between the newest records of its segments.
         emptied: in order, what stands for offsets without records. Those of which a purge has left
             nothing part no run; of others compaction knows more than that.
     """
@@ -175,7 +182,7 @@ def choose_runs(
     # Of a hundred thousand segments each attribute counts: one loop, without an object for a run.
     runs: list[list[Segment]] = []
     first = 0
-    end = size_bytes = least_ms = newest_ms = 0
+    end = size_bytes = least_ms = newest_ms = least_newest_ms = 0
     for at, segment in enumerate(segments):
         low_ms, high_ms = segment.stored.min_timestamp_ms, segment.stored.max_timestamp_ms
         if segment.entry in hidden_entries or _stays(segment):
@@ -186,6 +193,7 @@ def choose_runs(
             joined_bytes = size_bytes + segment.stored.size_bytes
             joined_least_ms = min(low_ms, least_ms)
             joined_newest_ms = max(high_ms, newest_ms)
+            joined_least_newest_ms = min(high_ms, least_newest_ms)
             start = segment.base_offset
             while start > end and start in before:
                 start = before[start]
@@ -193,14 +201,17 @@ def choose_runs(
                 start == end
                 and joined_bytes <= most_bytes
                 and joined_newest_ms - joined_least_ms <= most_ms
+                and joined_newest_ms - joined_least_newest_ms <= most_newest_ms
             ):
                 size_bytes, least_ms, newest_ms = joined_bytes, joined_least_ms, joined_newest_ms
+                least_newest_ms = joined_least_newest_ms
                 end = segment.base_offset + segment.stored.offset_count
                 continue
             runs += _worth_it(segments[first:at])
             first = at
         end = segment.base_offset + segment.stored.offset_count
         size_bytes, least_ms, newest_ms = segment.stored.size_bytes, low_ms, high_ms
+        least_newest_ms = high_ms
     return runs + _worth_it(segments[first:])
 
 

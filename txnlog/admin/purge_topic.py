@@ -229,31 +229,36 @@ class _Run:
     size_bytes: int = field(init=False)
     least_ms: int = field(init=False)
     newest_ms: int = field(init=False)
+    least_newest_ms: int = field(init=False)
 
     def __post_init__(self) -> None:
         stored = self.segments[0].stored
         self.size_bytes = stored.size_bytes
         self.least_ms, self.newest_ms = stored.min_timestamp_ms, stored.max_timestamp_ms
+        self.least_newest_ms = self.newest_ms
 
-    def takes(self, segment: Segment, most_bytes: int, most_ms: int) -> bool:
+    def takes(self, segment: Segment, limits: tuple[int, int, int]) -> bool:
         """Whether it is made longer by a segment: compacted ones are joined with the like alone.
 
-        What becomes one has these limits, as where segments are merged: retention deletes whole
-        ones.
+        What becomes one has the limits of :func:`joining_limits`: retention deletes whole ones.
         """
+        most_bytes, most_ms, most_newest_ms = limits
         last = self.segments[-1]
         size_bytes = self.size_bytes + segment.stored.size_bytes
         least_ms = min(self.least_ms, segment.stored.min_timestamp_ms)
         newest_ms = max(self.newest_ms, segment.stored.max_timestamp_ms)
+        least_newest_ms = min(self.least_newest_ms, segment.stored.max_timestamp_ms)
         if (
             segment.base_offset != last.end_offset
             or size_bytes > most_bytes
             or newest_ms - least_ms > most_ms
+            or newest_ms - least_newest_ms > most_newest_ms
             or _kind(segment) != _kind(last)
         ):
             return False
         self.segments.append(segment)
         self.size_bytes, self.least_ms, self.newest_ms = size_bytes, least_ms, newest_ms
+        self.least_newest_ms = least_newest_ms
         return True
 
 
@@ -295,11 +300,11 @@ class _Purging:
                 if count:
                     files.add(file_key(partition, part.segment))
         runs: list[_Run] = []
-        most_bytes, most_ms = joining_limits(TopicConfig.of(self._view.config))
-        limits = min(most_bytes, _BYTES_PER_ENTRY), most_ms
+        most_bytes, most_ms, newest_ms = joining_limits(TopicConfig.of(self._view.config))
+        limits = min(most_bytes, _BYTES_PER_ENTRY), most_ms, newest_ms
         for partition, segments in self._placed.segments.items():
             some = [segment for segment in segments if file_key(partition, segment) in files]
-            runs += _joined(partition, some, *limits)
+            runs += _joined(partition, some, limits)
         return runs
 
     def _half_used(self) -> set[FileKey]:
@@ -403,10 +408,10 @@ class _Purging:
 
 
 def _joined(
-    partition: int, segments: Sequence[Segment], most_bytes: int, most_ms: int
+    partition: int, segments: Sequence[Segment], limits: tuple[int, int, int]
 ) -> list[_Run]:
     runs: list[_Run] = []
     for segment in segments:
-        if not runs or not runs[-1].takes(segment, most_bytes, most_ms):
+        if not runs or not runs[-1].takes(segment, limits):
             runs.append(_Run(partition, [segment]))
     return runs
