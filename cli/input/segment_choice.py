@@ -91,11 +91,15 @@ class SegmentChoice:
                 yield found
 
     def _paths(self, store: Store) -> set[str]:
-        """The files of the selected segments; none if there are none (any more)."""
+        """The files of the selected segments; none if there are none (any more).
+
+        Nobody needs those of aborted ones: a writer may have placed them when they were gone.
+        """
         from txnlog.errors import ObjectNotFound, UnknownTopicOrPartition
 
         try:
-            return {segment.paths.log for segment in self.find(store)}
+            found = self.find(store)
+            return {segment.paths.log for segment in found if segment.outcome != "aborted"}
         except (ObjectNotFound, UnknownTopicOrPartition):
             return set()
 

@@ -183,6 +183,30 @@ def test_what_was_aborted_goes_too(heap: HeapStorage, clock: VirtualClock) -> No
     assert [row["key"] for row in rows(store)] == [b"ann", b"bob"]
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_what_was_aborted_may_be_gone(
+    heap: HeapStorage, clock: VirtualClock, is_shared: bool
+) -> None:
+    """A writer that slept has placed what vacuum had deleted: nobody needs it."""
+    store = new_store(heap, clock, partitions=2)
+    put(store, "ann", PERSON, "bob")
+    before = {path for path, _ in heap.list_all("topics/t/data")}
+    producer = begin(store)
+    for key in ("ann", PERSON, "bob")[: None if is_shared else 1]:
+        producer.send("t", f"said by {key}", key)
+    producer.flush()
+    producer.abort_transaction()
+    heap.delete({path for path, _ in heap.list_all("topics/t/data")} - before)
+    put(store, "ann", PERSON, "bob")
+    for with_contents in (False, True):
+        found = another(store).examine(with_probe=False, with_contents=with_contents)
+        assert {one.state for one in found if one.check == "data"} == {"note", "ok"}
+    told = [purge(another(store), PERSON, dry_run=dry_run) for dry_run in (True, False)]
+    assert [sum(part.record_count for part in one.partitions) for one in told] == [2, 2]
+    assert [row["key"] for row in rows(store)].count(PERSON.encode()) == 0
+    assert len(rows(store)) == 4
+
+
 def test_what_is_compacted_stays_so(heap: HeapStorage, clock: VirtualClock) -> None:
     """With how long its tombstones stay, and up to where newer records were looked for."""
     store = new_store(heap, clock, cleanup_policy="compact")

@@ -371,16 +371,26 @@ def test_verify_finds_what_the_dump_shows_and_what_the_log_contradicts(own_store
 
 
 @pytest.mark.parametrize("name", [None, "second"])
-@pytest.mark.parametrize("way", ["lost", "trimmed", "deleted"])
+@pytest.mark.parametrize("way", ["lost", "trimmed", "deleted", "aborted"])
 def test_segments_that_are_deleted_while_others_are_checked(
     tmp_path: Path, way: str, name: str | None
 ) -> None:
-    """Nothing is said of them; what the log still places when it is read again is lost."""
+    """Nothing is said of them; what the log still places when it is read again is lost.
+
+    Nor of what was aborted: a writer that slept can have placed what was gone.
+    """
     store = txnlog.open(str(tmp_path), create=True)
     store.topics.create("t")
     for number in range(3):
-        with store.producer() as producer:
+        with store.producer(transactional_id="p") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
             producer.send("t", b"%d" % number)
+            producer.flush()
+            if way == "aborted" and number == 1:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
     first, second, third = store.topics.segments("t")
     choice = choose_segments("t", name and second.name, None)
 

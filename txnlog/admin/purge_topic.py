@@ -28,11 +28,11 @@ from txnlog.admin.vacuum import list_segment_files
 from txnlog.columns.key_parts import Mask
 from txnlog.columns.keys import encode_keys
 from txnlog.config import TopicConfig
-from txnlog.errors import InvalidOption, InvalidRecord, StorageError
+from txnlog.errors import InvalidOption, InvalidRecord, ObjectNotFound, StorageError
 from txnlog.hooks import registered
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec
-from txnlog.names import OWN_FILE, TABLES, FileKey, day_of_tables, table_folder
+from txnlog.names import OWN_FILE, TABLES, FileKey, SegmentRef, day_of_tables, table_folder
 from txnlog.read.key_lookups import look_up
 from txnlog.read.pin import pin_topics
 from txnlog.read.segment_ranges import SegmentRange, read_stored
@@ -294,7 +294,7 @@ class _Purging:
             parts = [
                 self._part(partition, segment, is_whole=True)
                 for segment in segments
-                if not segment.stored.is_empty
+                if not segment.stored.is_empty and not self._is_lost(partition, segment)
             ]
             for part, count in self._count(parts):
                 if count:
@@ -306,6 +306,20 @@ class _Purging:
             some = [segment for segment in segments if file_key(partition, segment) in files]
             runs += _joined(partition, some, limits)
         return runs
+
+    def _is_lost(self, partition: int, segment: Segment) -> bool:
+        """Whether an aborted segment has no file: its writer slept until vacuum had deleted it."""
+        if segment.entry not in self._placed.hidden_entries:
+            return False
+        if self._sizes.get(file_key(partition, segment)):
+            return False
+        stored = segment.stored
+        ref = SegmentRef(self._view.topic, partition, stored.name, stored.position)
+        try:
+            self._logs.storage.size(ref.paths.log)
+        except ObjectNotFound:
+            return True
+        return False
 
     def _half_used(self) -> set[FileKey]:
         """The shared files of which a part belongs to no segment that is placed."""

@@ -70,6 +70,8 @@ class OrphanJudge:
 class DataFileCheck:
     """The data files of one topic. ``placed`` are the segments of its log, read just now.
 
+    ``aborted`` are the entries that nobody is shown.
+
     ``missing`` are placed files that a listing did not show, ``unplaced`` (with sizes) others that
     it did; whether that is wrong is known when the log has been read once more.
     """
@@ -78,6 +80,7 @@ class DataFileCheck:
     topic: str
     orphans: OrphanJudge
     placed: Sequence[SegmentDescription]
+    aborted: Collection[int]
     missing: list[str] = field(default_factory=list)
     unplaced: dict[str, int] = field(default_factory=dict)
     file_count: int = 0
@@ -114,15 +117,19 @@ class DataFileCheck:
         ``replaced``: the files of segments that others have taken the place of.
         """
         known = _sizes(placed_now)
+        needed = self._needed(placed_now)
         elsewhere = []
         for path in self.missing:
             if path in known and self._is_there(path):
                 elsewhere.append(path)
-            elif path in known:
+            elif path in needed:
                 detail = "it is gone; restore it from a backup"
                 if names.is_accelerator(path):
                     detail = f"it is gone; `txnlog index rebuild {self.topic}` rebuilds it"
                 yield Finding("data", self.topic, "damage", detail, path=path)
+            elif path in known and not names.is_accelerator(path):
+                detail = "it is gone; what it held was aborted: only read_uncommitted misses it"
+                yield Finding("data", self.topic, "note", detail, path=path)
         if elsewhere and self.storage.may_be_unlisted(elsewhere[0]):
             detail = (
                 f"no root in sync has shown {len(elsewhere)} files, such as this one: `txnlog "
@@ -181,10 +188,17 @@ class DataFileCheck:
                 gone.setdefault(path, []).extend(found)
             else:
                 yield from found
-        known = _sizes(read_again()) if gone else {}
+        needed = self._needed(read_again()) if gone else ()
         for path, found in gone.items():
-            if path in known:
+            if path in needed:
                 yield from found
+
+    def _needed(self, placed: Sequence[SegmentDescription]) -> Collection[str]:
+        """The files that must not be missing.
+
+        A writer that slept can have placed what vacuum had deleted: then its append was aborted.
+        """
+        return _sizes([one for one in placed if one.entry not in self.aborted]).keys()
 
     def _is_gone(self, path: str) -> bool:
         """Whether a file is certainly not there."""

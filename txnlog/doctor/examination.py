@@ -219,7 +219,8 @@ class Examination:
             if not damaged:
                 yield Finding("topic", topic, "damage", str(error))
             return
-        files = DataFileCheck(self.logs.storage, topic, self._orphan_judge(), placed)
+        aborted = frozenset() if state is None else frozenset(state.aborted)
+        files = DataFileCheck(self.logs.storage, topic, self._orphan_judge(), placed, aborted)
         try:
             yield from self._check_data(log, files)
         except StorageError as error:
