@@ -16,7 +16,7 @@ from txnlog.log.chapters import FreeingRule
 from txnlog.log.retired_segments import UploadCheck
 from txnlog.log.state_log import LogPolicy
 from txnlog.log.topic_log import TopicLog
-from txnlog.names import SegmentRef, TopicPartition
+from txnlog.names import OWN_FILE, SegmentRef, TopicPartition
 from txnlog.state.rewrites import Rewritten
 from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment, overlapping
 from txnlog.state.topic import TopicState
@@ -179,7 +179,11 @@ def _as_it_stands(partition: int, segment: Segment, *, is_aborted: bool) -> Segm
     if is_aborted:
         return _emptied(partition, segment.base_offset, segment.end_offset, source)
     stored = segment.stored
-    if special is not None and special.is_compacted:
+    if special is None and stored.position != OWN_FILE:
+        # The others in its file have another entry: who lets go of it must know that.
+        special = RewrittenFile(stored.offset_count)
+        stored = msgspec.structs.replace(stored, rewritten=special)
+    elif special is not None and special.is_compacted:
         special = msgspec.structs.replace(special, purged_from=source)
         stored = msgspec.structs.replace(stored, rewritten=special)
     return SegmentEntry(partition, segment.base_offset, stored)

@@ -48,6 +48,8 @@ class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class RewrittenFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The additional facts of a segment written by merging, compaction or a purge.
 
+    Or of one in a shared file that a rewriter which slept has placed again.
+
     It stands for ``offset_count`` offsets, and may have gaps; without records there is no file.
     ``is_compacted``: of each key it holds at most the newest record before its end.
     ``delete_horizon_ms`` is the time from which its tombstones may go; -1: it holds none.
