@@ -166,8 +166,10 @@ class SchemaColumns:
             self._make_column(records, count, field, source, room)
             for field, source in zip(self._wanted, self._sources, strict=True)
         ]
-        for field, array in zip(self._wanted, arrays, strict=True):
-            if not field.nullable and array.null_count:
+        for field, source, array in zip(self._wanted, self._sources, arrays, strict=True):
+            # A column has an id, and may have been dropped since the schema that is wanted.
+            is_dropped = source is None and id_of(field) is not None
+            if not field.nullable and array.null_count and not is_dropped:
                 raise ValueError(f"column {field.name!r} has nulls")
         return pa.RecordBatch.from_arrays(arrays, schema=self._wanted)
 

@@ -149,7 +149,7 @@ def test_lies_under_a_right_checksum() -> None:
     """Nulls where none may be, a column of another type, and no times at all."""
     records = typed(2)
     nulls = records.set_column(
-        0, pa.field("offset_delta", pa.int32()), pa.array([1, None], pa.int32())
+        0, STORED.field(0).with_nullable(True), pa.array([1, None], STORED.field(0).type)
     )
     with pytest.raises(CorruptRecord, match=r"'offset_delta'.* has nulls"):
         decode(encode_batch(nulls), pa.schema([OWN["_timestamp"], STORED.field(0)]))

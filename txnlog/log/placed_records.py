@@ -6,7 +6,7 @@ settled ones are in manifests, which are read only if the offsets reach back tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -102,8 +102,8 @@ def find_records(
     Raises:
         OffsetOutOfRange: records were deleted since the offsets were chosen.
         UnknownTopicOrPartition: the topic was deleted since.
-        SnapshotExpired: records were purged after a rewrite that is ignored; or what it has
-            replaced is not known any more.
+        SnapshotExpired: records were purged after a rewrite of these offsets that is ignored; or
+            what it has replaced is not known any more.
         CorruptEntry: a manifest is damaged.
     """
     back = {
@@ -132,9 +132,10 @@ def find_records(
                 compactions_end,
             )
             if first is not None:
-                _check_not_purged(manifests.topic, number, first, purge_end)
-                until = left_out.get(number, -1)
-                _check_known(manifests.topic, number, spans[number], of_number, first, until)
+                ignored = [r for r in of_number if r.entry >= first and r.overlaps(*spans[number])]
+                if ignored:
+                    _check_not_purged(manifests.topic, number, first, purge_end)
+                _check_known(manifests.topic, number, ignored, left_out.get(number, -1))
                 of_number = [rewrite for rewrite in of_number if rewrite.entry < first]
             held[number] = resolve(of_number)
         return held
@@ -172,7 +173,7 @@ def find_records(
 
 
 def _check_not_purged(topic: str, partition: int, first: int, purge_end: int) -> None:
-    """Raises SnapshotExpired if a purge came after the first rewrite that a view ignores.
+    """Raises SnapshotExpired if a purge came after the first rewrite that a view ignores there.
 
     The old segments may have records of the purged keys: those that it has taken from the new ones,
     and those that were compacted away before.
@@ -181,32 +182,17 @@ def _check_not_purged(topic: str, partition: int, first: int, purge_end: int) ->
         raise SnapshotExpired(
             f"{topic}:{partition} was compacted since the moment that is read, or rewritten after "
             "its columns were changed, and then keys were purged: what else was there at that "
-            "moment is not known any more. Take a new snapshot"
+            "moment is not known any more. Take a new snapshot, or start the query again"
         )
 
 
-def _check_known(
-    topic: str,
-    partition: int,
-    span: tuple[int, int],
-    rewrites: Sequence[Rewrite],
-    first: int,
-    left_out: int,
-) -> None:
+def _check_known(topic: str, partition: int, ignored: Iterable[Rewrite], left_out: int) -> None:
     """Raises SnapshotExpired if what a view ignores has replaced rewrites that were left out.
 
     Without those the segments before them would be taken, beside others that were made with them.
-
-    Args:
-        topic: for the message.
-        partition: the same.
-        span: the offsets that are looked up.
-        rewrites: of the partition.
-        first: the entry from which on they are ignored.
-        left_out: see :class:`RewriteRef`.
+    ``left_out``: see :class:`RewriteRef`.
     """
-    start, end = span
-    if any(first <= r.entry <= left_out and r.start < end and r.end > start for r in rewrites):
+    if any(rewrite.entry <= left_out for rewrite in ignored):
         raise SnapshotExpired(
             f"{topic}:{partition} was compacted since the moment that is read, so long ago that "
             "where its records were then is not known any more. Take a new snapshot"

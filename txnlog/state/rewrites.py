@@ -61,6 +61,9 @@ class Rewrite(msgspec.Struct, frozen=True, array_like=True):
     def end(self) -> int:
         return self.segment.end_offset
 
+    def overlaps(self, start: int, end: int) -> bool:
+        return self.start < end and self.end > start
+
     def is_compaction_since(self, entry: int) -> bool:
         """Whether it may have left out records that existed before an entry."""
         special = self.segment.stored.rewritten

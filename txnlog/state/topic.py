@@ -422,6 +422,16 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 return earlier.schema, earlier.entry
         return self.schema, None
 
+    def schema_end(self, schema: TopicSchema) -> int | None:
+        """The entry that has changed a schema which the topic had; None: it still has it.
+
+        It is 0 if that is not remembered.
+        """
+        if self.schema == schema:
+            return None
+        known = (e.entry for e in self.earlier_schemas if e.schema.version == schema.version)
+        return next(known, 0)
+
     def first_schema_change(self, after_ms: int) -> int | None:
         """The first entry later than a time that has changed the schema; None if there is none."""
         return next((e.entry for e in self.earlier_schemas if e.at_ms > after_ms), None)
