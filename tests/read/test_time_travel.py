@@ -339,6 +339,53 @@ def test_a_schema_is_that_of_the_time(store: Store, clock: VirtualClock) -> None
         another(store).snapshot("typed", at=token).scan("typed").to_arrow()
 
 
+@pytest.mark.parametrize("ahead_s", [-2 * 3600, -60, 0, 60, 2 * 3600])
+@pytest.mark.parametrize("later", [0, MANY])
+def test_a_schema_is_no_older_than_the_records_whatever_the_clocks(
+    store: Store, heap: HeapStorage, clock: VirtualClock, ahead_s: int, later: int
+) -> None:
+    """A process whose clock is not that of the writers puts one column in place of another."""
+    other = VirtualClock(seed=1)
+    ids = pa.field("id", pa.int64(), nullable=False)
+    store.topics.create("typed", schema=pa.schema([ids, pa.field("c0", pa.int64(), False)]))
+    rows: list[dict[str, int]] = []
+
+    def write(number: int) -> None:
+        clock.sleep(1)
+        rows.append({"id": len(rows), f"c{number}": len(rows)})
+        with another(store).producer() as producer:
+            producer.send_batch("typed", rows[-1:])
+
+    write(0)
+    moments: list[tuple[int, int, int]] = []
+    for number in range(1, 6):
+        clock.sleep(1)
+        other.time_ms = clock.time_ms + ahead_s * 1000
+        column = pa.field(f"c{number}", pa.int64(), nullable=number % 2 == 0)
+        attach(heap, clock=other).topics.alter(
+            "typed",
+            schema=pa.schema([ids, column]),
+            defaults={} if column.nullable else {column.name: -1},
+        )
+        clock.sleep(1)
+        moments.append((clock.now_ms(), len(rows), number - 1))
+        write(number)
+        moments.append((clock.now_ms(), len(rows), number))
+    for _ in range(later):
+        write(5)
+    reader = another(store)
+    for at_ms, count, oldest in moments:
+        found = reader.snapshot("typed", at=at_ms).scan("typed").to_arrow()
+        assert found["id"].to_pylist() == [*range(count)]
+        name = found.column_names[1]
+        number = int(name[1:])
+        assert number >= oldest
+        if not ahead_s:
+            assert number <= oldest + 1
+        absent = None if number % 2 == 0 else -1
+        assert found[name].to_pylist() == [row.get(name, absent) for row in rows[:count]]
+
+
 # -- times -----------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,7 @@ Manifests with only older appends are not read.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,6 +96,39 @@ class AppendTimes:
             assert isinstance(offsets, dict)
             offsets.setdefault(TopicPartition(self.topic, partition), offset)
         return [*found.values()]
+
+
+def last_append(log: TopicLog, ends: Mapping[int, int], after: int) -> int:
+    """The last append after an entry with a record before these ends; -1 if there is none.
+
+    Raises CorruptEntry, StorageError, UnknownTopicOrPartition.
+    """
+    with log.lock:
+        state = log.state
+        settled, topic_id, aborted = state.settled, state.topic_id, set(state.aborted)
+        found = max(
+            (
+                entry.number
+                for entry in state.recent
+                if entry.number not in aborted
+                and any(offset < ends.get(n, 0) for n, offset in entry.first_offsets.items())
+            ),
+            default=-1,
+        )
+
+    def look_back(listing: ManifestList) -> int:
+        assert isinstance(settled, Settled)
+        spans = {number: [(0, end)] for number, end in ends.items() if end}
+        refs = [ref for ref in listing.manifests if ref.end_entry > after and ref.touches(spans)]
+        last = -1
+        for table in log.manifests.tables(refs, settled):
+            for number, rows in table.committed().by_partition():
+                entries = rows.overlapping(number, 0, ends.get(number, 0)).ints("entry")
+                last = max(last, int(entries.max(initial=-1)))
+        return last
+
+    older = log.manifests.read(settled, topic_id, look_back)
+    return found if older is None else max(found, older)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartiti
 from txnlog.log.open_logs import SKEW_MS, Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
-from txnlog.read.append_times import AppendTimes, Transaction
+from txnlog.read.append_times import AppendTimes, Transaction, last_append
 from txnlog.read.isolation import IsolationLevel
 from txnlog.read.pin import PinnedTopics, pin_topics
 from txnlog.read.snapshot_token import PinnedOffsets, SnapshotToken
@@ -176,15 +176,28 @@ def _at_time(logs: Logs, views: Mapping[str, TopicView], at_ms: int) -> dict[str
         view = views[log.name]
         mine = {number: cut[TopicPartition(log.name, number)] for number in view.end_offsets}
         _check_left(view, mine, at_ms)
-        with log.lock:
-            state = log.state
-            changed_in = state.first_schema_change(at_ms)
         # What was stable at that time is not known; what lies before these ends was.
         stable = tuple(mine[number] for number in range(len(view.partitions)))
         view = replace(view.truncate(mine), last_stable_offsets=stable)
+        changed_in = _first_schema_change(log, mine, at_ms)
         entry = view.next_entry if changed_in is None else changed_in
         found[log.name] = _with_schema_before(log, view, entry)
     return found
+
+
+def _first_schema_change(log: TopicLog, ends: Mapping[int, int], at_ms: int) -> int | None:
+    """The first entry later than a time that has changed the schema; None if there is none.
+
+    Not one that has an append behind it within the ends, even if its process's clock was ahead: the
+    records before them were written under the schema that it has made.
+    """
+    with log.lock:
+        state = log.state
+        changes = [e.entry for e in state.earlier_schemas if e.at_ms > at_ms]
+    if not changes:
+        return None
+    last = last_append(log, ends, changes[0])
+    return next((entry for entry in changes if entry > last), None)
 
 
 def _find_cut(

@@ -432,10 +432,6 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         known = (e.entry for e in self.earlier_schemas if e.schema.version == schema.version)
         return next(known, 0)
 
-    def first_schema_change(self, after_ms: int) -> int | None:
-        """The first entry later than a time that has changed the schema; None if there is none."""
-        return next((e.entry for e in self.earlier_schemas if e.at_ms > after_ms), None)
-
     def last_stable_offsets(self) -> list[int]:
         """By partition, the offset at which read_committed stops (invariant L5)."""
         ends = [partition.end_offset for partition in self.partitions]
