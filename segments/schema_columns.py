@@ -264,7 +264,7 @@ def _convert_struct(
 def _convert_list(
     wanted: pa.Field, parts: Sequence[_Convert | None], array: pa.Array, room: _Room
 ) -> pa.Array:
-    offsets, (values,) = _elements(array, array.values)
+    offsets, (values,) = elements(array, array.values)
     values = _fit(values, wanted.type.value_field, parts[0], room)
     return pa.ListArray.from_arrays(offsets, values, type=wanted.type, mask=_mask(array))
 
@@ -272,7 +272,7 @@ def _convert_list(
 def _convert_map(
     wanted: pa.Field, parts: Sequence[_Convert | None], array: pa.Array, room: _Room
 ) -> pa.Array:
-    offsets, (keys, items) = _elements(array, array.keys, array.items)
+    offsets, (keys, items) = elements(array, array.keys, array.items)
     keys = _fit(keys, wanted.type.key_field, parts[0], room)
     items = _fit(items, wanted.type.item_field, parts[1], room)
     return pa.MapArray.from_arrays(offsets, keys, items, type=wanted.type, mask=_mask(array))
@@ -291,8 +291,8 @@ def _mask(array: pa.Array) -> pa.Array | None:
     return array.is_null() if array.null_count else None
 
 
-def _elements(array: pa.Array, *values: pa.Array) -> tuple[pa.Array, list[pa.Array]]:
-    """The offsets of a list's elements, and these: of a slice no more than belong to it.
+def elements(array: pa.Array, *values: pa.Array) -> tuple[pa.Array, list[pa.Array]]:
+    """The offsets of a list's (or map's) elements, and these: of a slice only what belongs to it.
 
     The offsets are an array that is not a slice, which Arrow needs with a mask.
     """

@@ -17,7 +17,13 @@ from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat
 from txnlog.segments.records import CONVERSION_ERRORS, first_not_utf8, normalize
-from txnlog.segments.schema_columns import children, default_of, id_of, with_children
+from txnlog.segments.schema_columns import (
+    children,
+    default_of,
+    elements,
+    id_of,
+    with_children,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +184,13 @@ class TypedRecords:
         if _is_utf8(array):
             return
         # A gathered array has no other rows, even in its children, where a slice has them all.
-        array = array.take(pa.array(range(len(array))))
+        array = array.take(pa.array(np.arange(len(array))))
         if _is_utf8(array):
             return
         low, high = 0, len(array) - 1
         while low < high:
             middle = (low + high) // 2
-            if _is_utf8(array.take(pa.array(range(low, middle + 1)))):
+            if _is_utf8(array.take(pa.array(np.arange(low, middle + 1)))):
                 low = middle + 1
             else:
                 high = middle
@@ -306,9 +312,9 @@ def _convert(array: pa.Array, target: pa.DataType) -> pa.Array:
         # In one step Arrow would require room for any integer, whatever the values are.
         array = array.cast(pa.decimal256(76, target.scale))
     if types.is_list(target) and _may_be_whole(array.type, target):
-        array = array.take(pa.array(range(len(array))))  # of a slice only what is in it
-        items = _convert(array.values, target.value_type)
-        return pa.ListArray.from_arrays(array.offsets, items, target, mask=array.is_null())
+        offsets, (items,) = elements(array, array.values)
+        items = _convert(items, target.value_type)
+        return pa.ListArray.from_arrays(offsets, items, target, mask=array.is_null())
     if types.is_decimal(array.type) and types.is_floating(target):
         # By way of text, since Arrow's cast is not to the nearest: -0.7 is -0.7000000000000001.
         made = array.cast(pa.string()).cast(target)
@@ -418,13 +424,12 @@ def _as_list(array: pa.Array) -> pa.Array:
     """A map as a list of structs."""
     if not types.is_map(array.type):
         return array
-    if array.offset:
-        array = array.take(pa.array(range(len(array))))
     # Arrow's cast to a list refuses null structs whose fields may not be null, as Spark's have.
     fields = [array.type.key_field, array.type.item_field]
-    entries = pa.StructArray.from_arrays([array.keys, array.items], fields=fields)
+    offsets, parts = elements(array, array.keys, array.items)
+    entries = pa.StructArray.from_arrays(parts, fields=fields)
     mask = array.is_null() if array.null_count else None
-    return pa.ListArray.from_arrays(array.offsets, entries, mask=mask)
+    return pa.ListArray.from_arrays(offsets, entries, mask=mask)
 
 
 def _item_field(kind: pa.DataType) -> pa.Field:
