@@ -250,13 +250,41 @@ class CountingUpload(Upload):
         pass
 
 
-@pytest.mark.parametrize("record_format", ["columns", "kafka"])
+LARGE: dict[str, tuple[pa.Schema | None, Any, dict[str, Any]]] = {
+    "value": (None, bytes(500_000), {}),
+    "text": (None, "x" * 500_000, {}),
+    "key": (None, b"", {"key": bytes(500_000)}),
+    "headers": (None, b"", {"headers": [("h", bytes(500_000))]}),
+    "column": (pa.schema([("v", pa.binary())]), {"v": bytes(500_000)}, {}),
+    "columns": (
+        pa.schema([(f"v{n}", pa.list_(pa.string())) for n in range(10)]),
+        {f"v{n}": ["x" * 25_000] * 2 for n in range(10)},
+        {},
+    ),
+    "headers of columns": (
+        pa.schema([("v", pa.binary())]),
+        {},
+        {"headers": [("h", bytes(500_000))]},
+    ),
+}
+"""What makes a record large: the topic's schema, the record, and arguments of ``send``."""
+
+
+@pytest.mark.parametrize(
+    ("record_format", "what"),
+    [
+        *(("columns", what) for what in LARGE),
+        *(("kafka", what) for what, (schema, *_) in LARGE.items() if schema is None),
+    ],
+)
 def test_large_records_sent_one_by_one_are_not_piled_up(
-    memory_storage: Storage, clock: VirtualClock, record_format: str
+    memory_storage: Storage, clock: VirtualClock, record_format: str, what: str
 ) -> None:
     """Fewer records than make a batch by their number are made one by their size, 4 MiB."""
+    schema, record, more = LARGE[what]
     config = {"record.format": record_format, "compression.type": "none"}
-    attach(memory_storage, create=True, clock=clock).topics.create("large", config=config)
+    topics = attach(memory_storage, create=True, clock=clock).topics
+    topics.create("large", schema=schema, config=config)
     storage = FaultyStorage(memory_storage)
     written: list[int] = []
 
@@ -266,7 +294,7 @@ def test_large_records_sent_one_by_one_are_not_piled_up(
     storage.upload = upload  # type: ignore[method-assign]
     producer = attach(storage, clock=clock).producer(buffer_memory_bytes=1)
     for _ in range(100):
-        producer.send("large", bytes(500_000))
+        producer.send("large", record, **more)
     assert 50_000_000 - sum(written) < 5 << 20
     assert max(written) < 5 << 20
     producer.close(flush=False)

@@ -85,7 +85,7 @@ ROWS_PER_BATCH: Final = 10_000
 """After this many single sends to one topic the records become an Arrow batch ..."""
 
 BYTES_PER_BATCH: Final = 4 << 20
-"""... or after this many bytes of keys and values."""
+"""... or after this many bytes of what was sent."""
 
 _TYPED_ROWS_PER_BATCH = 500
 """Fewer of a typed topic, where each takes some hundred bytes for each column meanwhile."""
@@ -164,6 +164,7 @@ class TopicBuffer:
         self.judged_until_s = 0.0
         self._records: list[tuple[pa.RecordBatch, int | None]] = []
         """Records of a typed topic that were sent one by one, and their explicit partitions."""
+        self._records_bytes = 0
         self._flush = flush
         self._held: set[SentBatch] = set()
         self.sent = SentBatch(flush, self._held)
@@ -297,7 +298,7 @@ class TopicBuffer:
                 rows.partitions[len(rows.keys)] = partition
             rows.values.append(value)
             rows.keys.append(key)
-            rows.size_bytes += size_bytes
+            rows.size_bytes += whole_bytes if pairs else size_bytes
         except BaseException:  # an interrupt
             self.lost = True
             raise
@@ -324,11 +325,13 @@ class TopicBuffer:
             typed, value, check_timestamp(timestamp_ms), check_headers(headers), now_ms
         )
         self._timestamps.check(timestamps_ms(record), now_ms)
-        if record.nbytes > self._max_record_bytes:  # which measures a little more, at once
+        size_bytes = record.nbytes
+        if size_bytes > self._max_record_bytes:  # which measures a little more, at once
             self._check_size(int(record_sizes(record)[0]))
         future = FutureRecordMetadata(self.sent, len(self._records))
         self._records.append((record, checked))
-        if len(self._records) >= _TYPED_ROWS_PER_BATCH:
+        self._records_bytes += size_bytes
+        if len(self._records) >= _TYPED_ROWS_PER_BATCH or self._records_bytes >= BYTES_PER_BATCH:
             self.flush_rows()
         return future
 
@@ -397,7 +400,7 @@ class TopicBuffer:
         with self._lost_on_error(), refusing(living([sent])):
             self.sent = SentBatch(self._flush, self._held)
             if self._records:
-                typed, self._records = self._records, []
+                typed, self._records, self._records_bytes = self._records, [], 0
                 table = pa.Table.from_batches([record for record, _ in typed]).combine_chunks()
                 chosen = pa.array([partition for _, partition in typed], pa.int32())
                 self._add(table.to_batches()[0], chosen, sent)
@@ -482,7 +485,7 @@ class TopicBuffer:
         self._batches = []
         self._counts = np.zeros(0, np.int64)
         self.rows = SentRows()
-        self._records = []
+        self._records, self._records_bytes = [], 0
         uploader, self._uploader = self._uploader, None
         if uploader:
             uploader.discard()
