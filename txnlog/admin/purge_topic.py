@@ -26,7 +26,6 @@ from txnlog.admin.merge_topic import joining_limits
 from txnlog.admin.rewrite import Replacement, Rewriting, rewriting_config
 from txnlog.admin.vacuum import list_segment_files
 from txnlog.columns.key_parts import Mask
-from txnlog.columns.keys import encode_keys
 from txnlog.config import TopicConfig
 from txnlog.errors import InvalidOption, InvalidRecord, ObjectNotFound, StorageError
 from txnlog.hooks import registered
@@ -45,7 +44,9 @@ from txnlog.state.segment import RewrittenFile, Segment
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Purged
 from txnlog.tables.table_files import copied_segment, is_copy, segment_of_copy
+from txnlog.write.row_values import make_rows, plain_columns, values_by_name
 from txnlog.write.typed_records import TypedRecords
+from txnlog.write.typed_rows import make_column
 
 MOST_KEY_BYTES: Final = 64 << 20
 _BYTES_PER_ENTRY: Final = 256 << 20
@@ -183,11 +184,13 @@ def _keys(view: TopicView, given: object) -> pa.Array:
     if not fields.names:
         raise InvalidOption(f"topic {topic!r} has a schema without a key: nothing names a record")
     try:
-        table = (
-            pa.Table.from_pylist(given, fields)
-            if isinstance(given, list | tuple)
-            else pa.table(given).select(fields.names)
-        )
+        rows = _rows(fields.names, given)
+        if rows is None:
+            table = pa.table(given).select(fields.names)
+        elif rows:
+            table = pa.Table.from_batches([_listed(topic, schema, fields.names, rows)])
+        else:
+            table = fields.empty_table()
     except (*CONVERSION_ERRORS, KeyError, AttributeError) as error:
         raise InvalidRecord(
             f"topic {topic!r}: the keys must be a table, or a list of mappings, with the columns "
@@ -205,16 +208,38 @@ def _keys(view: TopicView, given: object) -> pa.Array:
     return keys.unique()
 
 
+def _rows(names: Sequence[str], given: object) -> Sequence[object] | None:
+    """Keys of Python's values, as rows; None if they are Arrow's, or another library's."""
+    if isinstance(given, Mapping) and all(isinstance(given[n], list | tuple) for n in names):
+        columns = zip(*(given[name] for name in names), strict=True)
+        return [dict(zip(names, row, strict=True)) for row in columns]
+    return given if isinstance(given, list | tuple) else None
+
+
+def _listed(
+    topic: str, schema: TopicSchema | None, names: Sequence[str], rows: Sequence[object]
+) -> pa.RecordBatch:
+    """The keys of mappings, each value as it is when it is sent. Raises InvalidRecord."""
+
+    def make(some: Sequence[object]) -> dict[str, pa.Array]:
+        given = values_by_name(some)
+        values = {name: given.get(name, [None] * len(some)) for name in names}
+        if schema is None:
+            return plain_columns(topic, [{"key": key} for key in values["key"]])
+        records = TypedRecords(topic, schema)
+        return {name: make_column(records, of, name) for name, of in values.items()}
+
+    return make_rows(rows, make)
+
+
 def _keys_of(topic: str, schema: TopicSchema | None, batch: pa.RecordBatch) -> pa.Array:
-    if schema is None:
-        nothing = pa.nulls(batch.num_rows)
-        try:
-            return normalize(batch.append_column("value", nothing), now_ms=0).column("key")
-        except UnsupportedRecordFormat as error:
-            raise InvalidRecord(f"topic {topic!r}: {error}") from error
-    records, columns = TypedRecords(topic, schema), schema.record_columns
-    cast = [records.cast(batch.column(name), columns.field(name)) for name in schema.key]
-    return encode_keys(cast, batch.num_rows)
+    if schema is not None:
+        return TypedRecords(topic, schema).keys_alone(batch)
+    nothing = pa.nulls(batch.num_rows)
+    try:
+        return normalize(batch.append_column("value", nothing), now_ms=0).column("key")
+    except UnsupportedRecordFormat as error:
+        raise InvalidRecord(f"topic {topic!r}: {error}") from error
 
 
 @dataclass(slots=True, eq=False)

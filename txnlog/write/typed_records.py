@@ -100,6 +100,18 @@ class TypedRecords:
         """The key of each record as bytes, null for each if the topic has none."""
         return encode_keys([records.column(name) for name in self.schema.key], records.num_rows)
 
+    def keys_alone(self, batch: pa.RecordBatch) -> pa.Array:
+        """The keys that records have with these values, of which others may lack.
+
+        Raises InvalidRecord: no record could have them.
+        """
+        fields = [self.schema.record_columns.field(name) for name in self.schema.key]
+        arrays = [self.cast(batch.column(field.name), field) for field in fields]
+        for field, array in zip(fields, arrays, strict=True):
+            self._check_text(array, field.name)
+            self._check_times(array, field.name)
+        return encode_keys(arrays, batch.num_rows)
+
     def check_names(self, names: Sequence[str]) -> None:
         """Raise InvalidRecord if a batch cannot have columns of these names."""
         columns = self.schema.columns

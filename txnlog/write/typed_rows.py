@@ -61,7 +61,7 @@ def make_record(
             raise records.refusal(
                 f"{name!r} is not a column; times and headers are arguments of send"
             )
-        given[name] = _make_column(records, [value], name)
+        given[name] = make_column(records, [value], name)
     return records.normalize(pa.RecordBatch.from_pydict(given), now_ms)
 
 
@@ -76,7 +76,7 @@ def make_columns(records: TypedRecords, rows: Values) -> dict[str, pa.Array]:
     for name, values in columns.items():
         array = metadata_column(name, values)
         if array is None:
-            array = _make_column(records, values, name)
+            array = make_column(records, values, name)
             default = default_of(records.schema.columns.field(name))
             if default is not None and isinstance(rows[0], Mapping):
                 given = np.fromiter(map(contains, rows, repeat(name)), bool, len(rows))
@@ -85,7 +85,8 @@ def make_columns(records: TypedRecords, rows: Values) -> dict[str, pa.Array]:
     return made
 
 
-def _make_column(records: TypedRecords, values: Values, name: str) -> pa.Array:
+def make_column(records: TypedRecords, values: Values, name: str) -> pa.Array:
+    """At least one value as a column. Raises InvalidRecord."""
     columns = records.schema.record_columns
     if name in columns.names and name != DELETED:
         return _make(records, values, columns.field(name), name)
