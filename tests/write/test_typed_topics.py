@@ -23,6 +23,7 @@ from pyarrow import parquet
 
 from tests.support.examples import share_of
 from tests.support.segments.typed_formats import in_either_format
+from txnlog import schema as schemas
 from txnlog.admin import topics
 from txnlog.columns.checks import make_schema
 from txnlog.columns.keys import encode_keys
@@ -616,6 +617,22 @@ def test_text_that_is_none_is_refused(flights: Store) -> None:
             producer.send_batch("f", table)
         send(flights, table.slice(9))
     assert flights.scan("f").record_count == 3
+
+
+def test_single_records_of_many_topics_look_up_no_schema(store: Store) -> None:
+    """Of schemas 64 are kept decoded: by more topics in turn each record would decode its own."""
+    names = [f"t{number}" for number in range(70)]
+    for name in names:
+        store.topics.create(name, schema=pa.schema([("id", pa.int64()), (name, pa.string())]))
+    kept = (schemas._decode, schemas._record_columns)
+    with store.producer() as producer:
+        for name in names:
+            producer.send(name, {"id": 1})
+        before = [each.cache_info() for each in kept]
+        for name in names:
+            producer.send(name, {"id": 2, name: "x"})
+        assert [each.cache_info() for each in kept] == before
+    assert store.scan("t69").record_count == 2
 
 
 @in_either_format

@@ -507,7 +507,7 @@ def _without_index(batch: pa.RecordBatch, typed: TypedRecords | None) -> pa.Reco
     """Without the unnamed index of a pandas frame: filtered frames have one."""
     if b"pandas" not in (batch.schema.metadata or {}):
         return batch
-    known = () if typed is None else typed.schema.columns.names
+    known = () if typed is None else typed.columns.names
     index = [
         name for name in batch.schema.names if _PANDAS_INDEX.fullmatch(name) and name not in known
     ]

@@ -126,7 +126,7 @@ class _TypedLines:
         self._records = records
         self._headers = [*headers]
         self._count = partition_count
-        columns = records.schema.columns
+        columns = records.columns
         columns_type = _struct_type("Columns", [*columns], _METADATA)
         self._columns = msgspec.json.Decoder(columns_type)
         names = (*_names([*columns]), *(name for name, _ in _METADATA), *_OF_HEADERS)
@@ -167,7 +167,7 @@ class _TypedLines:
     def _decode(self, data: bytes | msgspec.Raw) -> Row:
         row: Row = msgspec.to_builtins(self._columns.decode(data), builtin_types=_AS_IS)
         if self._has_escaped:
-            columns = [*self._records.schema.columns]
+            columns = [*self._records.columns]
             others = [name for name, _ in _METADATA]
             _refuse_unknown(msgspec.json.decode(data), columns, others)
         if self._may_repeat(bytes(data)):
@@ -217,7 +217,7 @@ class _TypedLines:
             raise ValueError("a record without a value deletes its key, and there is no key")
         data = decode_bytes(key)
         assert data is not None
-        fields = [self._records.schema.columns.field(name) for name in names]
+        fields = [self._records.columns.field(name) for name in names]
         if len(fields) == 1 and types.is_binary(fields[0].type):
             return {names[0]: data}
         if len(fields) == 1 and types.is_string(fields[0].type):
@@ -226,7 +226,7 @@ class _TypedLines:
 
     @cached_property
     def _key_list(self) -> msgspec.json.Decoder[tuple[Any, ...]]:
-        columns = self._records.schema.columns
+        columns = self._records.columns
         kinds = [_json_type(columns.field(name).type) for name in self._records.schema.key]
         key_type = tuple[tuple(kinds)]  # type: ignore[misc, valid-type]
         return msgspec.json.Decoder(key_type)

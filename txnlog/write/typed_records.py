@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +27,23 @@ from txnlog.segments.schema_columns import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TypedRecords:
     """Makes records of a topic's schema from Arrow batches with its columns."""
 
     topic: str
     schema: TopicSchema
     constraints: Sequence[Constraint] = ()
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """The schema's columns, kept: who sends single records asks for them often."""
+        return self.schema.columns
+
+    @cached_property
+    def record_columns(self) -> pa.Schema:
+        """The stored fields of each record."""
+        return self.schema.record_columns
 
     def normalize(self, batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
         """Exactly the schema's record columns, without copying those that fit already.
@@ -49,9 +60,9 @@ class TypedRecords:
         deleted = self._deleted(batch) if DELETED in names else None
         count = batch.num_rows
         arrays = []
-        for field in self.schema.columns:
+        for field in self.columns:
             # Nested columns may be null there: required ones are checked by their own names.
-            stored = self.schema.record_columns.field(field.name)
+            stored = self.record_columns.field(field.name)
             if field.name in names:
                 array = self.cast(batch.column(field.name), stored)
                 self._check_text(array, field.name)
@@ -68,7 +79,7 @@ class TypedRecords:
         if self.schema.key:
             none = pa.array(np.zeros(count, dtype=bool))
             arrays.append(none if deleted is None else deleted)
-        made = pa.RecordBatch.from_arrays(arrays, schema=self.schema.record_columns)
+        made = pa.RecordBatch.from_arrays(arrays, schema=self.record_columns)
         self._check_constraints(made, deleted)
         return made
 
@@ -105,7 +116,7 @@ class TypedRecords:
 
         Raises InvalidRecord: no record could have them.
         """
-        fields = [self.schema.record_columns.field(name) for name in self.schema.key]
+        fields = [self.record_columns.field(name) for name in self.schema.key]
         arrays = [self.cast(batch.column(field.name), field) for field in fields]
         for field, array in zip(fields, arrays, strict=True):
             self._check_text(array, field.name)
@@ -114,7 +125,7 @@ class TypedRecords:
 
     def check_names(self, names: Sequence[str]) -> None:
         """Raise InvalidRecord if a batch cannot have columns of these names."""
-        columns = self.schema.columns
+        columns = self.columns
         extra = [TIMESTAMP, HEADERS, PARTITION, *([DELETED] if self.schema.key else [])]
         for name in names:
             if name not in columns.names and name not in extra:
@@ -137,7 +148,7 @@ class TypedRecords:
             return ", which has no key"
         for former in reversed(self.schema.former):
             if (former.name, former.parent) == (name, 0):
-                now = [field.name for field in self.schema.columns if id_of(field) == former.id]
+                now = [field.name for field in self.columns if id_of(field) == former.id]
                 return f" any more: it is called {now[0]!r}" if now else " any more"
         return ""
 

@@ -77,7 +77,7 @@ def make_columns(records: TypedRecords, rows: Values) -> dict[str, pa.Array]:
         array = metadata_column(name, values)
         if array is None:
             array = make_column(records, values, name)
-            default = default_of(records.schema.columns.field(name))
+            default = default_of(records.columns.field(name))
             if default is not None and isinstance(rows[0], Mapping):
                 given = np.fromiter(map(contains, rows, repeat(name)), bool, len(rows))
                 array = pc.if_else(pa.array(given), array, default)
@@ -87,7 +87,7 @@ def make_columns(records: TypedRecords, rows: Values) -> dict[str, pa.Array]:
 
 def make_column(records: TypedRecords, values: Values, name: str) -> pa.Array:
     """At least one value as a column. Raises InvalidRecord."""
-    columns = records.schema.record_columns
+    columns = records.record_columns
     if name in columns.names and name != DELETED:
         return _make(records, values, columns.field(name), name)
     return _infer(records, values, name)
