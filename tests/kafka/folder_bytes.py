@@ -17,12 +17,14 @@ from txnlog.segments.formats.message_sets import encode_message_set
 from txnlog.segments.records import RECORD_SCHEMA
 
 
-def records(values: Sequence[bytes], times_ms: Sequence[int] | None = None) -> pa.RecordBatch:
-    """Records without keys; the times are 1000, 1001 and so on if none are given."""
+def records(
+    values: Sequence[bytes], times_ms: Sequence[int] | None = None, key: bytes | None = None
+) -> pa.RecordBatch:
+    """Records of one key; the times are 1000, 1001 and so on if none are given."""
     times = list(times_ms or range(1000, 1000 + len(values)))
     return pa.RecordBatch.from_arrays(
         [
-            pa.nulls(len(values), pa.binary()),
+            pa.array([key] * len(values), pa.binary()),
             pa.array(values, pa.binary()),
             pa.array(times, pa.int64()).view(RECORD_SCHEMA.field("timestamp").type),
             pa.array([[] for _ in values], RECORD_SCHEMA.field("headers").type),
@@ -37,6 +39,7 @@ def batch(
     producer: int = -1,
     times_ms: Sequence[int] | None = None,
     codec: Compression = Compression.NONE,
+    key: bytes | None = None,
 ) -> bytes:
     """A batch of magic 2; with a producer it is part of its transaction."""
     more: dict[str, Any] = {}
@@ -47,7 +50,7 @@ def batch(
             "base_sequence": offset,
             "transactional": True,
         }
-    data = records(values, times_ms)
+    data = records(values, times_ms, key)
     return encode_batch(
         data, record_format="kafka", compression=codec, base_offset=offset, leader_epoch=0, **more
     )
@@ -66,11 +69,16 @@ def marker(offset: int, producer: int, *, commit: bool) -> bytes:
 
 
 def wrapper(
-    offset: int, *values: bytes, time_ms: int | None = None, log_append_time: bool = False
+    offset: int,
+    *values: bytes,
+    time_ms: int | None = None,
+    log_append_time: bool = False,
+    key: bytes | None = None,
 ) -> bytes:
     """A compressed set of magic 1; ``time_ms`` is what the message around it says."""
+    message_set = records(values, key=key)
     data = bytearray(
-        encode_message_set(records(values), 1, compression=Compression.GZIP, base_offset=offset)
+        encode_message_set(message_set, 1, compression=Compression.GZIP, base_offset=offset)
     )
     data[17] |= 8 if log_append_time else 0
     if time_ms is not None:

@@ -5,14 +5,16 @@ the decision is a control batch in the partition, and takes an offset. So a reco
 folder is its own plus the number of markers put before it. With ``keep_offsets`` there are none:
 committed records become plain records with their own offsets, and aborted ones leave gaps, like
 compaction. Segments from Kafka contain their markers and are copied, byte for byte if no marker was
-put before them.
+put before them. Those rewritten here, as by a purge, have none: what they leave open is ended.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterator, Mapping
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -24,6 +26,7 @@ from txnlog.errors import CorruptRecord, InvalidOption, StorageError
 from txnlog.kafka.folder_writer import FolderSettings, FolderWriter
 from txnlog.kafka.folders import partition_folder
 from txnlog.kafka.progress import Progress
+from txnlog.kafka.transaction_tracker import TransactionTracker
 from txnlog.log.open_logs import Logs
 from txnlog.read.json_records import as_keys_and_values, json_pieces
 from txnlog.read.pin import pin_topics
@@ -34,12 +37,13 @@ from txnlog.segments.batch_header import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    TRANSACTIONAL,
     BatchHeader,
 )
 from txnlog.segments.batches import DecodedBatch, encode_batch, encode_marker
 from txnlog.segments.compression import Compression
 from txnlog.segments.formats.message_sets import encode_message_set
-from txnlog.segments.indexes.transactions import NO_MARKER, TransactionIndex
+from txnlog.segments.indexes.transactions import NO_MARKER, AbortedTransaction, TransactionIndex
 from txnlog.segments.inspect.dump import dump_segment, indexed_offsets
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
 from txnlog.segments.reader import SegmentBatch
@@ -190,7 +194,11 @@ class _Counted:
 
 
 class _PartitionExporter:
-    """Writes one partition. ``_shift`` is how many markers were added so far."""
+    """Writes one partition.
+
+    ``_shift`` is how many markers were added so far; ``_unended`` are the producers whose records
+    from an offset on become plain ones in the run of segments that is being copied.
+    """
 
     def __init__(
         self,
@@ -213,6 +221,7 @@ class _PartitionExporter:
         placed = view.placed({partition: (self._start_offset, self._end_offset)})
         self._segments = placed.segments[partition]
         self._hidden_entries = placed.hidden_entries
+        self._unended: dict[int, int] = {}
         self._shift = 0
         self._leader_epoch = 0
         self._record_count = 0
@@ -220,28 +229,24 @@ class _PartitionExporter:
 
     def run(self) -> ExportedPartition:
         """Write everything from the log's start to where the view ends."""
-        last = {(s.producer_id, s.transaction): index for index, s in enumerate(self._segments)}
+        last = {(s.producer_id, s.transaction): s for s in self._segments}
         begins_file = True
-        hanging: set[int] = set()
-        for index, segment in enumerate(self._segments):
+        for run in self._runs():
+            segment = run[0]
             is_hidden = segment.entry in self._hidden_entries
-            if segment.stored.kafka is not None and self._format.magic == MAGIC_KAFKA:
-                hanging |= self._copy(segment)
+            if self._is_copied(segment):
+                self._copy_run(run)
                 begins_file = True
-                following = self._segments[index + 1 : index + 2]
-                if not following or following[0].entry != segment.entry:
-                    for producer_id in sorted(hanging):
-                        self._end_hanging(producer_id)
-                    hanging.clear()
-            elif not (is_hidden and self._format.keeps_offsets):
+                continue
+            if not (is_hidden and self._format.keeps_offsets):
                 if begins_file:
                     self._begin(segment.base_offset)
                 self._encode(segment)
                 begins_file = False
-            ends = last[segment.producer_id, segment.transaction] == index
+            self._counted.add(segment.stored.size_bytes)
+            ends = last[segment.producer_id, segment.transaction] is segment
             if segment.transaction >= 0 and ends and not self._format.keeps_offsets:
                 self._mark(segment.producer_id, segment.producer_epoch, commit=not is_hidden)
-            self._counted.add(segment.stored.size_bytes)
         end_offset = self._end_offset + self._shift
         if not self._writer.base_offsets or self._writer.end_offset < end_offset:
             self._writer.begin(end_offset)  # an empty segment shows the next record's offset
@@ -256,6 +261,22 @@ class _PartitionExporter:
             segment_count=len(self._writer.base_offsets),
             size_bytes=self._writer.size_bytes,
         )
+
+    def _is_copied(self, segment: Segment) -> bool:
+        return segment.stored.kafka is not None and self._format.magic == MAGIC_KAFKA
+
+    def _runs(self) -> Iterator[list[Segment]]:
+        """Each segment alone; those of an import together, as far as none between them is gone."""
+        run: list[Segment] = []
+        for segment in self._segments:
+            follows = run and segment.base_offset == run[-1].end_offset
+            if not (follows and self._is_copied(segment) and segment.entry == run[-1].entry):
+                if run:
+                    yield run
+                run = []
+            run.append(segment)
+        if run:
+            yield run
 
     def _begin(self, base_offset: int) -> None:
         """Begin a file. The first one is named for the log's start, whatever it begins with."""
@@ -358,13 +379,56 @@ class _PartitionExporter:
 
     # -- segments that came from Kafka -----------------------------------------------------------
 
-    def _copy(self, segment: Segment) -> set[int]:
-        """Copy the batches; returns the producers whose transactions have no marker."""
+    def _copy_run(self, run: Sequence[Segment]) -> None:
+        """Copy segments, and end the transactions whose markers are not in them.
+
+        Nobody else will: an import may have ended inside of a transaction, and what rewrites a
+        segment, such as a purge, leaves the markers in it out. Without end they would hold readers
+        up for ever, or end with the producer's next one. With ``keep_offsets`` there is no offset
+        for a marker: such records become plain ones.
+        """
+        tracker, end_offset = self._writer.tracker, run[-1].end_offset
+        others = {item.producer_id for item in tracker.open}
+        self._unended = self._find_unended(run) if self._format.keeps_offsets else {}
+        for segment in run:
+            index = load_transaction_index(self._storage, self._range(segment))
+            self._copy(segment, index, end_offset)
+            self._counted.add(segment.stored.size_bytes)
+        if self._format.keeps_offsets:
+            return
+        aborted = {item.producer_id for item in index.aborted if item.last_offset >= end_offset}
+        for item in tracker.open:
+            if item.producer_id not in others:
+                self._mark(*item[:2], commit=item.producer_id not in aborted)
+
+    def _find_unended(self, run: Sequence[Segment]) -> dict[int, int]:
+        """The producers with undecided records at the run's end, and where these begin."""
+        end = run[-1].end_offset
+        at = bisect_left(self._segments, end, key=lambda segment: segment.base_offset)
+        following = self._segments[at : at + 1]
+        begins = following[0].base_offset if following else self._end_offset
+        if begins == end and not (following and following[0].stored.rewritten):
+            return {}  # the import ends here: what it has left undecided is aborted
+        tracker = TransactionTracker()
+        for segment in run:
+            for batch in dump_segment(
+                self._range(segment).open(self._storage), joins_messages=True
+            ):
+                if batch.decoded is not None:
+                    tracker.add(batch.decoded.header, batch.decoded.markers)
+        return {item.producer_id: item.first_offset for item in tracker.open}
+
+    def _copy(self, segment: Segment, index: TransactionIndex, end_offset: int) -> None:
+        """Copy the batches of a segment in a run that ends at ``end_offset``."""
         part = self._range(segment)
-        index = load_transaction_index(self._storage, part)
-        hanging = [item for item in index.aborted if item.last_stable_offset == NO_MARKER]
         ends = {(item.producer_id, item.last_offset) for item in index.aborted}
-        left_out = TransactionIndex(hanging if self._format.keeps_offsets else ())
+        unmarked = [item for item in index.aborted if item.last_stable_offset == NO_MARKER]
+        left_out = TransactionIndex(
+            [*unmarked, *(item for item in index.aborted if item.last_offset >= end_offset)]
+            if self._format.keeps_offsets
+            else ()
+        )
+        hanging = deque(unmarked)
         begun = False
         for batch in dump_segment(part.open(self._storage), joins_messages=True):
             decoded = batch.decoded
@@ -373,9 +437,7 @@ class _PartitionExporter:
             header = decoded.header
             if header.last_offset < self._start_offset or left_out.hides(header):
                 continue  # deleted, or aborted without a marker
-            for item in hanging:
-                if item.last_offset < header.base_offset:
-                    self._end_hanging(item.producer_id)
+            self._end_hanging(hanging, header.base_offset)
             if not begun:
                 self._begin(segment.base_offset)
                 begun = True
@@ -386,12 +448,17 @@ class _PartitionExporter:
                 # The rest of a truncated transaction: its beginning is aborted, so it is, too.
                 self._mark_at(header)
                 continue
-            is_whole = header.base_offset >= self._start_offset
+            is_whole = header.base_offset >= self._start_offset and not self._is_unended(header)
             if is_whole and (not self._shift or header.magic == MAGIC_KAFKA):
                 self._copy_batch(decoded, bytes(batch.data))
             else:
                 self._copy_records(decoded)
-        return set() if self._format.keeps_offsets else {item.producer_id for item in hanging}
+        self._end_hanging(hanging, segment.end_offset)
+
+    def _is_unended(self, header: BatchHeader) -> bool:
+        first = self._unended.get(header.producer_id)
+        is_transactional = header.is_transactional and not header.is_control
+        return is_transactional and first is not None and header.base_offset >= first
 
     def _copy_batch(self, decoded: DecodedBatch, data: bytes) -> None:
         header = decoded.header
@@ -406,8 +473,16 @@ class _PartitionExporter:
         self._write(data, header.base_offset, header.last_offset, times, indexed_offsets(decoded))
 
     def _copy_records(self, decoded: DecodedBatch) -> None:
-        """Encode a batch again: without deleted records, or after markers."""
+        """Encode a batch again: without deleted records, after markers, or as plain records."""
         header, deltas = decoded.header, decoded.offset_deltas
+        if self._is_unended(header):
+            header = replace(
+                header,
+                attributes=header.attributes & ~TRANSACTIONAL,
+                producer_id=NO_PRODUCER_ID,
+                producer_epoch=NO_PRODUCER_EPOCH,
+                base_sequence=NO_SEQUENCE,
+            )
         if deltas is None:
             deltas = np.arange(decoded.records.num_rows, dtype=np.int32)
         first = int(np.searchsorted(deltas, self._start_offset - header.base_offset))
@@ -453,14 +528,13 @@ class _PartitionExporter:
         )
         self._write(data, header.base_offset, header.last_offset, time)
 
-    def _end_hanging(self, producer_id: int) -> None:
-        """Readers would wait for a transaction without a marker for ever, or take it for another's.
-
-        Imported transactions end with their import: nobody can end them any more.
-        """
-        for item in self._writer.tracker.open:
-            if item.producer_id == producer_id:
-                self._mark(producer_id, item.producer_epoch, commit=False)
+    def _end_hanging(self, hanging: deque[AbortedTransaction], offset: int) -> None:
+        """Put abort markers for those that end before ``offset``: their own are lost."""
+        while hanging and hanging[0].last_offset < offset:
+            producer_id = hanging.popleft().producer_id
+            for item in self._writer.tracker.open:
+                if item.producer_id == producer_id:
+                    self._mark(producer_id, item.producer_epoch, commit=False)
 
     # -- both ------------------------------------------------------------------------------------
 
