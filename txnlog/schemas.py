@@ -95,7 +95,8 @@ class _State:
     """What the topic says: each subject's versions, those that are deleted apart, ids and modes.
 
     ``ids`` has deleted schemas too, since values were written under them; ``given_ids`` also those
-    that are gone for good, since none is given twice.
+    that are gone for good, since none is given twice. ``keys`` are those of each version's records,
+    the newest last: registries write JSON in different ways, and compaction compares bytes.
     """
 
     versions: dict[str, dict[int, RegisteredSchema]] = field(default_factory=dict)
@@ -104,6 +105,7 @@ class _State:
     ids: dict[int, RegisteredSchema] = field(default_factory=dict)
     given_ids: set[int] = field(default_factory=set)
     modes: dict[str | None, Compatibility] = field(default_factory=dict)
+    keys: dict[tuple[str | None, int | None], list[bytes]] = field(default_factory=dict)
 
     def mode(self, subject: str | None) -> Compatibility:
         return self.modes.get(subject, self.modes.get(None, DEFAULT_MODE))
@@ -465,16 +467,18 @@ def _doomed(
 def _deletions(
     state: _State, doomed: Sequence[RegisteredSchema], *, permanent: bool
 ) -> list[tuple[bytes, bytes | None]]:
-    if not permanent:
-        return [_record_of(one, deleted=True) for one in doomed]
-    # What has the greatest id leaves a record without a text: compaction would forget the id.
     newest = max(state.given_ids)
-    return [
-        _record_of(replace(one, text="", references=()), deleted=True)
-        if one.id == newest
-        else (_record_of(one)[0], None)
-        for one in doomed
-    ]
+    records: list[tuple[bytes, bytes | None]] = []
+    for one in doomed:
+        *others, key = state.keys[one.subject, one.version]
+        if not permanent:
+            records.append((key, _record_of(one, deleted=True)[1]))
+            continue
+        # What has the greatest id leaves a record without a text: compaction would forget the id.
+        left = _record_of(replace(one, text="", references=()), deleted=True)[1]
+        records += [(other, None) for other in others]
+        records.append((key, left if one.id == newest else None))
+    return records
 
 
 def _record_of(schema: RegisteredSchema, *, deleted: bool = False) -> tuple[bytes, bytes]:
@@ -512,8 +516,12 @@ def _fold(state: _State, key: bytes | None, value: bytes | None) -> None:
         gone = state.deleted.setdefault(subject, {})
         mine.pop(where.version, None)
         gone.pop(where.version, None)
+        keys = state.keys.setdefault((subject, where.version), [])
+        if key in keys:
+            keys.remove(key)
         if found is None:
             return
+        keys.append(key)
         made = RegisteredSchema(
             found.id,
             check_schema_type(found.schemaType or "AVRO"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from txnlog.schemas import TOPIC
 from txnlog.store import Store
 from txnlog.testing import Process, Simulation, preemptions, random_choice
 from txnlog.values import SchemaReference
-from txnlog.values.schemas import with_references
+from txnlog.values.schemas import RegisteredSchema, with_references
 
 
 def schema(**fields: Any) -> str:
@@ -207,6 +208,44 @@ def test_what_a_registry_of_kafkas_has_written(store: Store) -> None:
             store.schemas.list()
         store.topics.delete(TOPIC)
         store.topics.create(TOPIC)
+
+
+def other_registry(store: Store, one: RegisteredSchema, chooser: random.Random) -> None:
+    """Another registry writes a version: its keys have their fields in any order."""
+    key = {"keytype": "SCHEMA", "subject": one.subject, "version": one.version, "magic": 1}
+    fields = chooser.sample([*key.items()], len(key))
+    value = {"subject": one.subject, "version": one.version, "id": one.id, "schema": one.text}
+    with store.producer() as producer:
+        producer.send(TOPIC, json.dumps(value), key=json.dumps(dict(fields)))
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(4), pytest.param(range(4, 20), marks=pytest.mark.more)], ids=["few", "many"]
+)
+def test_compaction_changes_no_schema(store: Store, seeds: range) -> None:
+    """Random lives, among them versions that other registries have written, or write again."""
+    schemas, texts = store.schemas, [schema(x=number) for number in range(8)]
+    for seed in seeds:
+        chooser = random.Random(seed)
+        schemas.set_compatibility("NONE")
+        store.topics.alter(TOPIC, config={"delete.retention.ms": "0"})
+        for step in range(40):
+            chance, live = chooser.random(), schemas.list()
+            gone = schemas.list(deleted=True)
+            if chance < 0.4:
+                schemas.add(chooser.choice("abc"), chooser.choice(texts))
+            elif chance < 0.5 and live:
+                other_registry(store, chooser.choice(live), chooser)
+            elif chance < 0.65 and live:
+                one = chooser.choice(live)
+                schemas.delete(str(one.subject), one.version)
+            elif chance < 0.8 and gone:
+                one = chooser.choice(gone)
+                schemas.delete(str(one.subject), one.version, permanent=True)
+            before = schemas.list(), schemas.list(deleted=True)
+            store.maintenance.compact(TOPIC)
+            assert (schemas.list(), schemas.list(deleted=True)) == before, (seed, step)
+        store.topics.delete(TOPIC)
 
 
 def test_a_topic_of_another_make_is_refused(store: Store) -> None:
