@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
+from shutil import copytree
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,7 @@ from txnlog.errors import (
     TxnlogError,
     UnknownTopicOrPartition,
 )
+from txnlog.storage import open_storage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 
@@ -141,6 +143,56 @@ def test_a_topic_that_was_made_anew_here_is_copied_whole(kafka: MockKafka, tmp_p
 
 @pytest.mark.parametrize(
     "number",
+    [pytest.param(n, marks=[] if n % 20 == 10 else [pytest.mark.more]) for n in range(60)],
+)
+@pytest.mark.parametrize("direction", ["in", "out"])
+def test_a_topic_is_made_anew_at_any_request(kafka: MockKafka, direction: str, number: int) -> None:
+    """Here, while it is copied: all of it goes once, whatever was known of the old one."""
+    heap = HeapStorage()
+    other = attach(heap, create=True)
+    other.topics.create("t", partitions=PARTITIONS)
+    kafka.make("t", f"_txnlog_positions.bridge.{other.store_id}")
+    count = 0
+
+    def send(*values: bytes) -> None:
+        with other.producer() as producer:
+            for value in values:
+                producer.send("t", value, partition=0)
+
+    def make_anew(_: str) -> None:
+        nonlocal count
+        count += 1
+        if count == number + 1:
+            other.topics.delete("t")
+            other.topics.create("t", partitions=PARTITIONS)
+            if direction == "out":
+                send(b"c", b"d", b"e")
+
+    def run(store: Store) -> None:
+        kind = KafkaSource if direction == "in" else KafkaSink
+        kind(store, kafka.servers, ["t"]).run(until_end=True)
+
+    if direction == "out":
+        send(b"a")
+    else:
+        kafka.send("t", some_rows(0, 8))
+    run(other)
+    if direction == "out":
+        send(b"b")
+    else:
+        kafka.send("t", some_rows(8, 8))
+    run(attach(FaultyStorage(heap, before_request=make_anew), clock=VirtualClock()))
+    run(other)
+    if direction == "in":
+        assert rows_of(other, "t") == by_partition(some_rows(0, 16))
+    else:
+        values = [row[2] for row in kafka.rows("t")]
+        kept = [b"c", b"d", b"e"] if count > number else []
+        assert values in ([b"a", *kept], [b"a", b"b", *kept])
+
+
+@pytest.mark.parametrize(
+    "number",
     [pytest.param(n, marks=[] if n % 12 == 7 else [pytest.mark.more]) for n in range(60)],
 )
 def test_a_crash_at_any_request_loses_and_doubles_nothing(kafka: MockKafka, number: int) -> None:
@@ -202,6 +254,25 @@ def test_what_other_bridges_have_not_decided_hides_no_position(
         KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
         assert rows_of(store, "t") == by_partition(some_rows(0, 16))
     dead.abort_transaction()
+
+
+def test_positions_that_are_deleted_meanwhile(kafka: MockKafka, tmp_path: Path) -> None:
+    """An error: to go on without them would be to copy all again."""
+    store, other = txnlog.open(str(tmp_path), create=True), txnlog.open(str(tmp_path))
+    kafka.make("t")
+    kafka.send("t", some_rows(0, 8))
+    copied: list[int] = []
+
+    def is_stopped() -> bool:
+        if sum(copied) == 8 and other.topics.list([POSITIONS]):
+            other.topics.delete(POSITIONS)
+            kafka.send("t", some_rows(8, 8))
+        return sum(copied) > 8
+
+    source = KafkaSource(store, kafka.servers, ["t"], commit_interval_ms=1)
+    with pytest.raises(UnknownTopicOrPartition, match=POSITIONS):
+        source.run(is_stopped=is_stopped, report=lambda commit: copied.append(commit.record_count))
+    assert rows_of(store, "t") == by_partition(some_rows(0, 8))
 
 
 def test_the_command_copies_in_and_out(kafka: MockKafka, tmp_path: Path) -> None:
@@ -333,8 +404,9 @@ def test_records_are_deleted_while_they_go_out(
     kafka: MockKafka, tmp_path: Path, happening: str, *, skip_lost: bool, interval_ms: int
 ) -> None:
     """What was read is committed, and the rest goes on; a topic that was made anew goes whole."""
-    store, other = txnlog.open(str(tmp_path), create=True), txnlog.open(str(tmp_path))
-    store.topics.create("t", partitions=2)
+    other = txnlog.open(str(tmp_path), create=True)
+    store = attach(open_storage(str(tmp_path)), clock=VirtualClock())
+    other.topics.create("t", partitions=2)
     kafka.make("t", f"_txnlog_positions.bridge.{store.store_id}")
 
     def send(*numbers: int) -> None:
@@ -356,7 +428,7 @@ def test_records_are_deleted_while_they_go_out(
                 other.topics.delete("t")
                 other.topics.create("t", partitions=1 if happening == "recreate smaller" else 2)
                 send(6, 7)
-        return asked > 1
+        return asked > 2
 
     sink = KafkaSink(
         store, kafka.servers, ["t"], skip_lost=skip_lost, commit_interval_ms=interval_ms
@@ -369,6 +441,98 @@ def test_records_are_deleted_while_they_go_out(
         sink.run(is_stopped=is_stopped)
         copied += [b"6", b"7"]
     assert [row[2] for row in kafka.rows("t")] == copied
+
+
+def test_a_topic_of_kafka_that_is_gone(kafka: MockKafka, tmp_path: Path) -> None:
+    """What was copied to it would be missing: that is told, and no other topic is made."""
+    store = txnlog.open(str(tmp_path), create=True)
+    store.topics.create("t", partitions=PARTITIONS)
+    positions = f"_txnlog_positions.bridge.{store.store_id}"
+    with store.producer() as producer:
+        producer.send("t", b"1", partition=0)
+    kafka.make("t", positions)
+    KafkaSink(store, kafka.servers, ["t"]).run(until_end=True)
+    without = MockKafka()  # no mock deletes a topic: here it was never there
+    without.make(positions)
+    without.send(positions, kafka.rows(positions))
+    with pytest.raises(BridgeFailed, match=r"no topic 't' any more, .* of another name"):
+        KafkaSink(store, without.servers, ["t"]).run(until_end=True)
+
+
+def test_a_store_that_has_lost_what_was_copied(kafka: MockKafka, tmp_path: Path) -> None:
+    """Restored from a backup, for instance: what comes next has the numbers of what is gone."""
+    store = txnlog.open(str(tmp_path / "s"), create=True)
+    store.topics.create("t")
+    kafka.make("t", f"_txnlog_positions.bridge.{store.store_id}")
+    copytree(tmp_path / "s", tmp_path / "restored")
+    with store.producer() as producer:
+        producer.send("t", b"1")
+    KafkaSink(store, kafka.servers, ["t"]).run(until_end=True)
+    restored = txnlog.open(str(tmp_path / "restored"))
+    with pytest.raises(BridgeFailed, match=r"t:0 was copied up to offset 1, and ends at 0 in the"):
+        KafkaSink(restored, kafka.servers, ["t"]).run(until_end=True)
+
+
+@pytest.mark.parametrize("kind", [KafkaSource, KafkaSink])
+def test_a_bridge_with_nothing_to_copy_stays_alive(
+    kafka: MockKafka, kind: type[KafkaSource | KafkaSink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For longer than unused transactional ids live."""
+    monkeypatch.setattr("txnlog.bridge.source.LOOK_S", 0.1)
+    clock, heap = VirtualClock(), HeapStorage()
+    heap.time_ms = lambda: clock.time_ms
+    store, other = attach(heap, create=True, clock=clock), attach(heap, clock=clock)
+    store.topics.create("t", partitions=PARTITIONS)
+    kafka.make("t", f"_txnlog_positions.bridge.{store.store_id}")
+    told: list[int] = []
+    days: list[int] = []
+    asked = 0
+
+    def send() -> None:
+        kafka.send("t", some_rows(asked, 1))
+        with other.producer() as producer:
+            producer.send("t", b"", partition=0)
+
+    def is_stopped() -> bool:
+        nonlocal asked
+        asked += 1
+        clock.sleep(1)
+        if told and len(days) < 3:
+            days.append(4)
+            clock.sleep(4 * 86_400)
+            other.maintain()
+            if len(days) == 3:
+                send()
+        return len(told) > 1 or asked > 100
+
+    send()
+    kind(store, kafka.servers, ["t"], commit_interval_ms=1).run(
+        is_stopped=is_stopped, report=lambda commit: told.append(commit.record_count)
+    )
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "row", "why"),
+    [
+        ({}, (2, b"k", b"v", 1_700_000_000_000_000_000, ()), "which no calendar has"),
+        ({"cleanup.policy": "compact"}, (2, None, b"v", 1_700_000_000_000, ()), "have no key"),
+        ({"max.message.bytes": "500"}, (2, b"k", b"v" * 500, 1_700_000_000_000, ()), "is larger"),
+    ],
+    ids=["time", "key", "size"],
+)
+def test_what_the_store_refuses_is_named(
+    kafka: MockKafka, tmp_path: Path, config: dict[str, str], row: Row, why: str
+) -> None:
+    """By its place in Kafka, whatever came in the same batch."""
+    store = txnlog.open(str(tmp_path), create=True)
+    store.topics.create("t", partitions=PARTITIONS, config=config)
+    kafka.make("t")
+    sound: list[Row] = [(p, b"k", b"v", 1_700_000_000_000, ()) for p in range(PARTITIONS)]
+    kafka.send("t", [*sound, *sound, row, *sound])
+    with pytest.raises(BridgeFailed, match=rf"t:2: .* the record at offset 2 of Kafka, .*{why}"):
+        KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
+    assert rows_of(store, "t") == []
 
 
 def test_a_cluster_that_does_not_answer_is_told_at_once(

@@ -24,6 +24,11 @@ LOOK_S: Final = 1.0
 """How long records are waited for, before it is asked whether to stop."""
 _GROWN_AFTER_S: Final = 300.0
 """How often partitions that were added are looked for."""
+_MOST_IDLE_MS: Final = 86_400_000
+"""After which it begins again, with a producer that is used: an idle one's id expires, there after
+a week, and in a store after ``transactional.id.expiration.ms``."""
+_LEAST_IDLE_MS: Final = 600_000
+"""More than the beginning takes, or it would never copy."""
 _ATTEMPTS: Final = 5
 _MOST_NAME: Final = 100
 _MOST_INTERVAL_MS: Final = 300_000
@@ -148,7 +153,10 @@ class Bridge(ABC):
 
     @abstractmethod
     def _attempt(self, progress: CopyProgress) -> bool:
-        """Copy until it is over, or (False) until a topic has more partitions."""
+        """Copy until it is over, or (False) until it is to be begun anew.
+
+        That is if a topic has more partitions, or nothing was copied for long.
+        """
 
 
 def check_bridge_name(name: str) -> str:
@@ -178,6 +186,9 @@ class CopyProgress:
         self._report = report
         self._is_stopped = is_stopped
         self._begun_s = self._looked_s = self._clock.monotonic_s()
+        expires_ms = bridge.store.logs.config.transactional_id_expiration_ms
+        self._idle_ms = max(min(_MOST_IDLE_MS, expires_ms // 2), _LEAST_IDLE_MS)
+        self._used_ms = self._clock.now_ms()
         self._count = 0
         self._moved: dict[TopicPartition, int] = {}
 
@@ -201,6 +212,13 @@ class CopyProgress:
         """Whether to commit."""
         return self.is_open and self._clock.monotonic_s() - self._begun_s >= self._interval_s
 
+    def is_idle(self) -> bool:
+        """Whether the last commit was so long ago that the producer's id could expire.
+
+        By the time of day, which goes on while a computer sleeps.
+        """
+        return not self.is_open and self._clock.now_ms() - self._used_ms > self._idle_ms
+
     def may_have_grown(self) -> bool:
         """Whether it is time to look for partitions that were added."""
         now_s = self._clock.monotonic_s()
@@ -218,4 +236,5 @@ class CopyProgress:
         done = BridgeCommit(self._clock.now_ms(), self._count, self.moved(), lag)
         self._count = 0
         self._moved.clear()
+        self._used_ms = done.at_ms
         self._report(done)

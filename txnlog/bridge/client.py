@@ -175,11 +175,16 @@ def reported(doing: str) -> Generator[None]:
     except kafka.KafkaException as error:
         raise failure(doing, error.args[0]) from error
     except TimeoutError as error:  # of a future
-        found = BridgeFailed(f"{doing}: Kafka has not answered in {WAIT_S:.0f} s")
-        found.retriable = True
-        raise found from error
+        raise passing(f"{doing}: Kafka has not answered in {WAIT_S:.0f} s") from error
     except (ValueError, TypeError) as error:  # of a setting, before anything is asked
         raise InvalidOption(f"{doing}: {error}") from error
+
+
+def passing(message: str) -> BridgeFailed:
+    """An error that may be gone with the next attempt."""
+    found = BridgeFailed(message)
+    found.retriable = True
+    return found
 
 
 def failure(doing: str, error: Any) -> BridgeFailed:  # noqa: ANN401 - confluent_kafka.KafkaError

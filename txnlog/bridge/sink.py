@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any, Final, Self
 
 from txnlog.bridge import client
 from txnlog.bridge.base import LOOK_S, Bridge, CopyProgress
-from txnlog.bridge.client import Cluster, reported
+from txnlog.bridge.client import Cluster, passing, reported
 from txnlog.bridge.positions import Positions
 from txnlog.consumer import Consumer
 from txnlog.errors import (
@@ -34,7 +36,8 @@ class KafkaSink(Bridge):
 
     Keys, values, headers, times and partitions stay as they are. Rows of typed topics go out with
     their keys and values in JSON. Topics that are not there are created with as many partitions;
-    of those that are, partitions that are missing are added.
+    of those that are, partitions that are missing are added. The time 0 becomes that of copying:
+    to Kafka's client it means now.
     """
 
     _positions = POSITIONS
@@ -79,21 +82,30 @@ class _Copying:
         partitions = self._look_for_partitions()
         with reported("Kafka's transactions"):
             self._producer.init_transactions(client.WAIT_S)
-        self._make_topics(partitions)
-        topics = self._sink.store.topics
-        ids = {topic: topics.describe(topic).topic_id for topic in self._sink.topics}
+        ids = self._topic_ids()
         positions = Positions(self._sink.name, self._sink.store.store_id, ids)
+        there = self._there()
+        self._make_topics({self._positions_topic: 1}, there, **{"cleanup.policy": "compact"})
         known = read_positions(self._sink.cluster, self._sink.name, self._sink.store, positions)
-        self._seek(partitions, known)
-        ends = reader.end_offsets(partitions)
+        _check_there(known, there)
+        self._make_topics(Counter(where.topic for where in partitions), there)
+        try:
+            reader.assign(partitions)
+            starts, ends = reader.beginning_offsets(partitions), reader.end_offsets(partitions)
+            if self._topic_ids() != ids:  # else from here on the reader would say so
+                raise passing("a topic of the store was made anew meanwhile")
+        except UnknownTopicOrPartition as error:
+            raise passing(str(error)) from error
+        self._seek(known, starts, ends)
         while True:
             try:
                 records = reader.poll(timeout_ms=int(LOOK_S * 1000), max_records=_AT_ONCE)
             except (NoOffsetForPartition, OffsetOutOfRange, UnknownTopicOrPartition) as error:
                 # Records were deleted, or the topic was: the next attempt goes on, or says so.
-                _logger.warning("bridge %s begins again: %s", self._sink.name, error)
                 if progress.is_open:
                     self._commit(positions, partitions)
+                raise passing(str(error)) from error
+            if progress.is_idle():
                 return False
             if records:
                 self._send(records)
@@ -116,22 +128,29 @@ class _Copying:
             for part in topic.partitions
         ]
 
-    def _make_topics(self, partitions: list[TopicPartition]) -> None:
-        """Have Kafka's topics take the records."""
+    def _topic_ids(self) -> dict[str, str]:
+        """Of the topics in the store."""
+        describe = self._sink.store.topics.describe
+        return {topic: describe(topic).topic_id for topic in self._sink.topics}
+
+    def _there(self) -> dict[str, int]:
+        """How many partitions each topic of Kafka has."""
+        with reported("the topics of Kafka"):
+            found = self._sink.cluster.admin().list_topics(timeout=client.WAIT_S).topics
+        return {name: len(topic.partitions) for name, topic in found.items()}
+
+    def _make_topics(
+        self, wanted: Mapping[str, int], there: Mapping[str, int], **config: str
+    ) -> None:
+        """Have topics in Kafka with so many partitions, of those that are there."""
         from confluent_kafka.admin import (  # type: ignore[attr-defined]
             NewPartitions,
             NewTopic,
         )
 
         admin = self._sink.cluster.admin()
-        with reported("the topics of Kafka"):
-            there = admin.list_topics(timeout=client.WAIT_S).topics
-        wanted = {
-            topic: sum(where.topic == topic for where in partitions) for topic in self._sink.topics
-        }
-        for topic, count in {**wanted, self._positions_topic: 1}.items():
-            known = len(there[topic].partitions) if topic in there else 0
-            config = {} if topic in wanted else {"cleanup.policy": "compact"}
+        for topic, count in wanted.items():
+            known = there.get(topic, 0)
             with reported(f"topic {topic!r} of Kafka"):
                 if known == 0:
                     made = admin.create_topics([NewTopic(topic, count, config=config)])
@@ -143,19 +162,29 @@ class _Copying:
 
     # -- positions -------------------------------------------------------------------------------
 
-    def _seek(self, partitions: list[TopicPartition], known: dict[TopicPartition, int]) -> None:
-        """Begin where the last commit ended. Raises OffsetOutOfRange."""
-        reader = self._reader
-        reader.assign(partitions)
-        for where, log_start in reader.beginning_offsets(partitions).items():
+    def _seek(
+        self,
+        known: Mapping[TopicPartition, int],
+        starts: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+    ) -> None:
+        """Begin where the last commit ended. Raises OffsetOutOfRange, BridgeFailed."""
+        for where, log_start in starts.items():
             position = known.get(where, log_start)
+            if position > ends[where]:
+                raise BridgeFailed(
+                    f"{where.topic}:{where.partition} was copied up to offset {position}, and ends "
+                    f"at {ends[where]} in the store, which has lost records since, as one that "
+                    "was restored from a backup: to copy it from the beginning, run a bridge of "
+                    "another name"
+                )
             if position < log_start and not self._sink.skip_lost:
                 raise OffsetOutOfRange(
                     f"{where.topic}:{where.partition}: the records from offset {position} to "
                     f"{log_start} were deleted before they were copied; to go on behind them, skip "
                     "what is lost (skip_lost=True, --skip-lost)"
                 )
-            reader.seek(where, max(position, log_start))
+            self._reader.seek(where, max(position, log_start))
 
     # -- records ---------------------------------------------------------------------------------
 
@@ -203,6 +232,16 @@ class _Copying:
         return sum(max(ends[where] - at.get(where, 0), 0) for where in partitions)
 
 
+def _check_there(known: Mapping[TopicPartition, int], there: Mapping[str, int]) -> None:
+    """Raise BridgeFailed if a topic of Kafka is gone to which records were copied."""
+    gone = sorted({where.topic for where in known if not there.get(where.topic)})
+    if gone:
+        raise BridgeFailed(
+            f"Kafka has no topic {gone[0]!r} any more, to which this bridge has copied: "
+            "restore it, or copy the topic from the beginning with a bridge of another name"
+        )
+
+
 def _positions_topic(name: str, store: Store) -> str:
     return f"{POSITIONS}.{name}.{store.store_id}"
 
@@ -230,6 +269,4 @@ def read_positions(
                     return positions.decode(topic, records)
                 else:
                     raise client.failure("reading the positions from Kafka", error)
-    stuck = BridgeFailed(f"topic {topic!r} of Kafka was not read in {client.WAIT_S:.0f} s")
-    stuck.retriable = True
-    raise stuck
+    raise passing(f"topic {topic!r} of Kafka was not read in {client.WAIT_S:.0f} s")

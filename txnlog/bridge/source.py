@@ -10,10 +10,17 @@ import pyarrow as pa
 
 from txnlog.bridge import client
 from txnlog.bridge.base import LOOK_S, Bridge, CopyProgress
-from txnlog.bridge.client import failure, reported
+from txnlog.bridge.client import failure, passing, reported
 from txnlog.bridge.positions import Positions
 from txnlog.config import LARGEST_RECORD_BYTES
-from txnlog.errors import BridgeFailed, TopicAlreadyExists, TxnlogError
+from txnlog.errors import (
+    BridgeFailed,
+    InvalidRecord,
+    RecordTooLarge,
+    TopicAlreadyExists,
+    TxnlogError,
+    UnknownTopicOrPartition,
+)
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.segments.records import HEADERS_TYPE
@@ -46,8 +53,13 @@ class KafkaSource(Bridge):
         """What it lacks is made."""
 
     def _attempt(self, progress: CopyProgress) -> bool:
-        with _Copying(self, progress) as copying:
-            return copying.run()
+        try:
+            with _Copying(self, progress) as copying:
+                return copying.run()
+        except UnknownTopicOrPartition as error:  # deleted meanwhile: the next attempt makes it
+            if not self.store.topics.list([POSITIONS]):
+                raise  # without them everything would be copied again
+            raise passing(str(error)) from error
 
 
 class _Copying:
@@ -95,6 +107,8 @@ class _Copying:
         while True:
             with reported("reading from Kafka"):
                 messages = client.take(self._consumer, self._at_once, LOOK_S)
+            if progress.is_idle():
+                return False
             self._take(messages)
             is_over = progress.is_over(at_end=self._ended >= {*self._partitions})
             has_grown = progress.may_have_grown() and (
@@ -218,9 +232,29 @@ class _Copying:
         batch = _columns(messages, partitions)
         self._progress.add(len(messages), moved)
         self._next.update(moved)
-        self._producer.send_batch(topic, batch)
+        try:
+            self._producer.send_batch(topic, batch)
+        except (InvalidRecord, RecordTooLarge) as error:
+            raise self._refused(topic, messages) or error from error
         fitting = _MOST_BYTES * len(messages) // max(batch.nbytes, 1)
         self._at_once = min(max(fitting, 1), _MOST_AT_ONCE)
+
+    def _refused(self, topic: str, messages: list[Any]) -> BridgeFailed | None:
+        """Which record of a batch it is that the store's topic does not take, and why."""
+        judge = self._source.store.producer()
+        try:
+            for message in messages:
+                try:
+                    judge.send_batch(topic, _columns([message], [message.partition()]))
+                except (InvalidRecord, RecordTooLarge) as error:
+                    return BridgeFailed(
+                        f"{topic}:{message.partition()}: the store does not take the record at "
+                        f"offset {message.offset()} of Kafka, and what is behind it waits until "
+                        f"the topic takes it, or Kafka has it no more: {error}"
+                    )
+        finally:
+            judge.close(flush=False)
+        return None
 
     def _note(self, message: Any) -> None:  # noqa: ANN401 - confluent_kafka.Message
         """An event of a partition: its end, or an error."""
@@ -263,6 +297,12 @@ class _Copying:
         columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
         batch = pa.RecordBatch.from_pydict(columns)
         self._producer.send_batch(POSITIONS, batch, partition=0)
+        self._producer.flush()
+        for topic in {where.topic for where in self._progress.moved()}:
+            # As of the flush, or later: what was placed is in the topic of the positions.
+            now = self._source.store.logs.topic(topic).spec().topic_id
+            if now != positions.topic_ids[topic]:
+                raise passing(f"topic {topic!r} of the store was made anew meanwhile")
         self._producer.commit_transaction()
         self._progress.committed(self._lag())
 
