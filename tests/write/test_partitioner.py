@@ -7,13 +7,15 @@ import random
 import re
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from txnlog.columns.keys import murmur2
+import txnlog.columns.keys as keys_module
+from txnlog.columns.keys import FEW_KEYS, murmur2
 from txnlog.errors import InvalidOption, InvalidRecord
 from txnlog.storage import open_storage
 from txnlog.store import attach
@@ -62,6 +64,32 @@ def test_any_lengths_nulls_and_slices() -> None:
         expected = [murmur2_of(key or b"") for key in holes]
         assert murmur2(pa.array(holes, pa.binary())).tolist() == expected
     assert murmur2(pa.array([], pa.binary())).tolist() == []
+
+
+@pytest.mark.parametrize("count", [1, 2, FEW_KEYS, FEW_KEYS + 1, 3 * FEW_KEYS])
+@pytest.mark.parametrize("longest", [0, 1, 3, FEW_KEYS, FEW_KEYS + 1])
+def test_a_few_long_keys_among_others(
+    count: int, longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By both hashes as one by one; and a long key takes no turn for each of its words."""
+    turns = 0
+    mix = keys_module._mix
+
+    def counted(*given: Any) -> None:
+        nonlocal turns
+        turns += 1
+        mix(*given)
+
+    monkeypatch.setattr(keys_module, "_mix", counted)
+    rng = random.Random(count)
+    sizes = [rng.randint(0, 40) for _ in range(count)]
+    few = min(longest, count, 3)
+    sizes[:longest] = [rng.randint(250, 270) for _ in sizes[:longest]]
+    sizes[:few] = [300_000 + number for number in range(few)]
+    keys = [rng.randbytes(size) for size in rng.sample(sizes, count)]
+    assert murmur2(pa.array(keys)).tolist() == [murmur2_of(key) for key in keys]
+    assert turns < 100
+    assert crc32(pa.array(keys)).tolist() == [zlib.crc32(key) for key in keys]
 
 
 def test_keys_decide_and_keyless_records_take_turns() -> None:

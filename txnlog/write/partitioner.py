@@ -8,6 +8,7 @@ none, and a negative one is an error, as for Kafka's producer and Spark's Kafka 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txnlog.columns.keys import Hashes, key_layout, positive_murmur2
+from txnlog.columns.keys import FEW_KEYS, USUAL_BYTES, Hashes, key_layout, positive_murmur2
 from txnlog.errors import InvalidOption, InvalidRecord
 from txnlog.write.partition_function import FunctionPartitioner, PartitionFunction, load_function
 
@@ -27,7 +28,7 @@ Int32Array = npt.NDArray[np.int32]
 def crc32(keys: pa.Array) -> Hashes:
     """The CRC-32 (IEEE) of each value of a binary array; a null hashes like an empty key.
 
-    As in :func:`murmur2`, the loop runs over the bytes of the longest key.
+    As in :func:`murmur2`, the loop runs over the bytes of the keys, until few have any left.
     """
     if len(keys) == 0:
         return np.empty(0, dtype=np.uint32)
@@ -35,14 +36,17 @@ def crc32(keys: pa.Array) -> Hashes:
     crcs = np.full(len(keys), 0xFFFFFFFF, dtype=np.uint32)
     active = np.flatnonzero(lengths > 0)
     byte = 0
-    while active.size:
+    while active.size > FEW_KEYS or (active.size and byte < USUAL_BYTES):
         some = crcs[active]
         crcs[active] = (some >> np.uint32(8)) ^ _CRC32_TABLE[
             (some ^ data[starts[active] + byte]) & np.uint32(0xFF)
         ]
         byte += 1
         active = active[lengths[active] > byte]
-    return ~crcs
+    crcs = ~crcs
+    for key in active.tolist():
+        crcs[key] = zlib.crc32(data[starts[key] : starts[key] + lengths[key]].data)
+    return crcs
 
 
 def _crc32_table() -> Hashes:
