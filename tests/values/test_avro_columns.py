@@ -103,6 +103,24 @@ def test_a_schema_that_has_changed(name: str) -> None:
     assert [*reader.why_not(writer)] == []
 
 
+@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 18, 33])
+@pytest.mark.parametrize("kind", ["bytes", "fixed"])
+def test_decimals_of_any_size(kind: str, size: int) -> None:
+    """More bytes than a number needs repeat its sign; what needs more than 16 has no column."""
+    most = 10**38 - 1
+    numbers = [0, 1, -1, 127, -128, 12_345, -12_345, most, -most, most + 1, 1 << 127, -(1 << 128)]
+    fitting = [n for n in numbers if -(1 << 8 * size - 1) <= n < 1 << 8 * size - 1]
+    values = [number.to_bytes(size, "big", signed=True) for number in fitting]
+    digits = 38 if kind == "bytes" else min(38, len(str((1 << 8 * size - 1) - 1)) - 1)
+    decimal = {"logicalType": "decimal", "precision": digits, "scale": 0}
+    named = {"name": "F", "size": size} if kind == "fixed" else {}
+    codec = read_avro(json.dumps(record(a={"type": kind, **decimal, **named})))
+    head = bytes([2 * size]) if kind == "bytes" else b""
+    rows, problems = decoded([head + value for value in values], codec)
+    assert [row["a"] for row in rows] == [n if abs(n) < 10**digits else None for n in fitting]
+    assert [*problems] == [at for at, n in enumerate(fitting) if abs(n) >= 10**digits]
+
+
 def test_bytes_by_default_and_what_was_never_null() -> None:
     """A default's characters are its bytes, by the specification; fastavro leaves them text."""
     old = record(a=["null", "int"])

@@ -374,10 +374,13 @@ def _symbols(writer: AvroType, reader: AvroType) -> tuple[pa.Array, int]:
 
 
 def _decimals(column: pa.Array, reader: AvroType, rows: Numbers, problems: Problems) -> pa.Array:
-    """Whole numbers of up to 16 bytes, the highest first, as Arrow's decimals."""
+    """Whole numbers, the highest byte first, as Arrow's decimals.
+
+    These have 16 bytes: what is longer is a number of ours if more bytes only repeat its sign.
+    """
     lengths = numbers_of(pc.fill_null(pc.binary_length(column), 0)).astype(np.int64)
     valid = column.is_valid().to_numpy(zero_copy_only=False)
-    wrong = ((lengths == 0) | (lengths > _DECIMAL_BYTES)) & valid
+    wrong = (lengths == 0) & valid
     _, ends, data = column.buffers()
     held = np.zeros(1, np.uint8) if data is None or not len(data) else np.frombuffer(data, np.uint8)
     bounds = np.frombuffer(ends, np.int32, len(column) + 1, column.offset * 4)[1:].astype(np.int64)
@@ -385,6 +388,10 @@ def _decimals(column: pa.Array, reader: AvroType, rows: Numbers, problems: Probl
     inside = np.arange(_DECIMAL_BYTES) < lengths[:, None]
     numbers = held[np.clip(places, 0, len(held) - 1)]
     first = held[np.clip(bounds - lengths, 0, len(held) - 1)]
+    longer = np.flatnonzero((lengths > _DECIMAL_BYTES) & valid)
+    wrong[longer] = ~_only_repeat(
+        held, (bounds - lengths)[longer], (bounds - _DECIMAL_BYTES)[longer]
+    )
     sign = np.where((first >= 0x80) & (lengths > 0), 0xFF, 0).astype(np.uint8)
     numbers = np.where(inside, numbers, sign[:, None])
     whole = pa.Array.from_buffers(
@@ -399,6 +406,15 @@ def _decimals(column: pa.Array, reader: AvroType, rows: Numbers, problems: Probl
     problems.add(rows[wrong], f"a decimal has more than {reader.precision} digits, or none")
     kept = pa.array(valid & ~wrong)
     return pc.if_else(kept, whole, None).cast(reader.arrow(), safe=False)
+
+
+def _only_repeat(data: Any, starts: Numbers, stops: Numbers) -> Any:  # noqa: ANN401 - numpy
+    """Whether the bytes of each span, which is not empty, repeat the sign of the byte behind it."""
+    if not len(starts):
+        return np.zeros(0, np.bool_)
+    bounds = np.column_stack([starts, stops]).ravel()
+    zeros, ones = (np.logical_and.reduceat(data == one, bounds)[::2] for one in (0, 0xFF))
+    return np.where(data[stops] >= 0x80, ones, zeros)
 
 
 def _shown(kind: AvroType) -> str:

@@ -98,7 +98,7 @@ class ValueReader:
             )
         self._reader = make_codec(schemas, self.registered, message)
         self._codecs: dict[int, Codec | str] = {self.registered.id: self._reader}
-        self._size = 0
+        self._size = self._unknown = 0
         for name in self.schema.names:
             if name.casefold() in _RESERVED:
                 raise InvalidSchema(
@@ -236,7 +236,12 @@ class ValueReader:
         reason = decoded.errors[0].as_py()
         if reason is not None:
             raise InvalidRecord(f"a value cannot be decoded: {reason}")
-        found: dict[str, Any] = decoded.columns.to_pylist()[0]
+        try:
+            found: dict[str, Any] = decoded.columns.to_pylist()[0]
+        except (OverflowError, ValueError) as error:
+            raise InvalidRecord(
+                f"a value has a time that Python has not ({error}); decode() gives it as Arrow"
+            ) from error
         return found
 
     # -- schemas ---------------------------------------------------------------------------------
@@ -244,9 +249,10 @@ class ValueReader:
     def _codec_of(self, schema_id: int) -> Codec | str:
         """How values of an id are decoded, or why they are not. Each is asked for once."""
         if schema_id not in self._codecs:
-            if len(self._codecs) > MOST_IDS:
-                return f"schema {schema_id}: more than {MOST_IDS} ids were asked for"
-            self._codecs[schema_id] = self._find(schema_id)
+            if self._unknown >= MOST_IDS:
+                return f"schema {schema_id}: more than {MOST_IDS} unknown ids were asked for"
+            found = self._codecs[schema_id] = self._find(schema_id)
+            self._unknown += isinstance(found, str)
         return self._codecs[schema_id]
 
     def _find(self, schema_id: int) -> Codec | str:
@@ -281,7 +287,7 @@ class ValueReader:
         self.registered = state["registered"]
         self._reader = make_codec(self._schemas, self.registered, self._message)
         self._codecs = {self.registered.id: self._reader}
-        self._size = 0
+        self._size = self._unknown = 0
 
 
 _RESERVED: Final = {*(name for name, _ in _FIELDS.values()), VALUE, ERROR}
