@@ -105,6 +105,45 @@ def test_numbers_that_json_does_not_have_are_refused(
         write({**row, place: wrong[place]})
 
 
+NULLS: dict[str, tuple[Any, bool]] = {
+    "integer": ({"type": "integer"}, False),
+    "or null": ({"type": ["string", "null"]}, True),
+    "one of": ({"oneOf": [{"type": "null"}, {"type": "string"}]}, True),
+    "one of one": ({"oneOf": [{"type": "string"}]}, False),
+    "object": ({"type": "object", "properties": {"x": {"type": "integer"}}}, False),
+    "array": ({"type": "array", "items": {"type": "integer"}}, False),
+    "anything": ({}, True),
+    "always": (True, True),
+    "several": ({"type": ["string", "integer"]}, False),
+    "several or null": ({"type": ["string", "integer", "null"]}, True),
+    "any of several": ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, False),
+    "referred to": ({"$ref": "#/definitions/two"}, False),
+    "referred to, or null": ({"$ref": "#/definitions/two or null"}, True),
+}
+"""Types of properties, and whether they take null."""
+
+
+@pytest.mark.parametrize("row", [{"id": 1}, {"id": 1, "p": None}], ids=["left out", "null"])
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize("name", NULLS)
+def test_nulls_are_written_as_the_schema_takes_them(
+    store: Store, name: str, required: bool, row: dict[str, Any]
+) -> None:
+    """Left out where they may be; else null, if that is of the type, or not written at all."""
+    kind, takes_null = NULLS[name]
+    two = {"type": ["string", "integer"]}
+    nullable = {"type": [*two["type"], "null"]}
+    schema = obj(id={"type": "integer"}, p=kind) | {"required": ["id"] + ["p"] * required}
+    schema["definitions"] = {"two": two, "two or null": nullable}
+    store.schemas.add("s", json.dumps(schema), "JSON")
+    write = ValueWriter(store.schemas, "json", subject="s")
+    if required and not takes_null:
+        with pytest.raises(InvalidRecord, match="requires"):
+            write(row)
+    else:
+        assert json.loads(write(row)[5:]) == {"id": 1, **({"p": None} if required else {})}
+
+
 def test_what_is_no_object_is_one_column(store: Store) -> None:
     """Called ``value``."""
     store.schemas.add("numbers", '{"type": "array", "items": {"type": "integer"}}', "JSON")

@@ -53,6 +53,17 @@ def test_messages_are_rows_and_rows_are_messages(store: Store) -> None:
     assert reader(value[:6] + message.SerializeToString())["colour"] == "9"
 
 
+def test_a_field_that_must_be_there(store: Store) -> None:
+    """As proto2 has it: without it there is no value."""
+    inner = "message B { required int32 x = 1; } optional B b = 2;"
+    text = f'syntax = "proto2"; message A {{ required int64 id = 1; {inner} }}'
+    store.schemas.add("a", text, "PROTOBUF")
+    write = ValueWriter(store.schemas, "protobuf", subject="a")
+    for value, missing in (({"b": {"x": 1}}, "id"), ({"id": 1, "b": {}}, "b.x")):
+        with pytest.raises(InvalidRecord, match=f"A is missing required fields: {missing}"):
+            write(value)
+
+
 def test_a_field_that_came_later(store: Store) -> None:
     """By numbers: what a schema does not name is passed over, or its default."""
     for more in (False, True):

@@ -163,6 +163,79 @@ def test_a_reader_travels(schemas: Store) -> None:
     assert arrived(value) == {"id": 1, "note": "n"}
 
 
+def test_many_ids_that_are_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic may have any number of them."""
+    monkeypatch.setattr("txnlog.values.reader.MOST_IDS", 2)
+    store.schemas.set_compatibility("NONE")
+    for count in range(6):
+        fields = [{"name": f"f{n}", "type": "int", "default": 0} for n in range(count)]
+        store.schemas.add(SUBJECT, json.dumps({**V1, "fields": [*V1["fields"], *fields]}))
+    values = [
+        ValueWriter(store.schemas, "avro", subject=SUBJECT, version=version)({"id": version})
+        for version in range(1, 7)
+    ]
+    reader = ValueReader(store.schemas, "avro", subject=SUBJECT, version=1)
+    assert reader.decode(pa.array(values, pa.binary())).errors.null_count == 6
+
+
+INNER = {
+    "type": "record",
+    "name": "I",
+    "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": ["int", "null"], "default": 5}],
+}
+NESTED: dict[str, tuple[Any, Any, Any]] = {
+    "record": (INNER, {"x": 1}, {"x": 1, "y": 5}),
+    "null or record": (["null", INNER], {"x": 1}, {"x": 1, "y": 5}),
+    "list": ({"type": "array", "items": INNER}, [{"x": 1}, {"x": 2, "y": None}], None),
+    "map": ({"type": "map", "values": INNER}, {"k": {"x": 1}}, [("k", {"x": 1, "y": 5})]),
+    "union": (
+        ["string", INNER],
+        {"member1": {"x": 1}},
+        {"member0": None, "member1": {"x": 1, "y": 5}},
+    ),
+}
+"""Types with a record in them, a value without its field ``y``, and the value that is written."""
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_fields_that_are_left_out_or_unknown_at_any_depth(store: Store, name: str) -> None:
+    """They have their defaults; what the schema has not is no value of it."""
+    kind, given, expected = NESTED[name]
+    expected = expected or [{"x": 1, "y": 5}, {"x": 2, "y": None}]
+    schema = {"type": "record", "name": "R", "fields": [{"name": "o", "type": kind}]}
+    store.schemas.add(SUBJECT, json.dumps(schema))
+    write = ValueWriter(store.schemas, "avro", subject=SUBJECT)
+    read = ValueReader(store.schemas, "avro", subject=SUBJECT)
+    assert read(write({"o": given})) == {"o": expected}
+    wrong = json.loads(json.dumps(given).replace('"x"', '"unknown"'))
+    with pytest.raises(InvalidRecord, match=r"the schema has no field 'o\.(member1\.)?unknown'"):
+        write({"o": wrong})
+    column = pa.array([{"y": 1, "z": 2}])
+    lists = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), column)
+    for batch in ({"p": column}, {"o": lists if name == "list" else column}):
+        if name in ("map", "union") and "o" in batch:
+            continue
+        with pytest.raises(InvalidRecord, match=r"the schema has no field '(p|o\.z)'"):
+            write.encode(pa.record_batch(batch))
+
+
+@pytest.mark.parametrize("kind", ["date", "timestamp-micros", "local-timestamp-micros"])
+def test_times_after_those_of_python(store: Store, kind: str) -> None:
+    """A column has them; a dict cannot."""
+    store.schemas.set_compatibility("NONE")
+    base = "int" if kind == "date" else "long"
+    fields = [[{"name": "at", "type": one}] for one in (base, {"type": base, "logicalType": kind})]
+    for one in fields:
+        store.schemas.add(SUBJECT, json.dumps({**V1, "fields": one}))
+    far = (1 << 31) - 1 if kind == "date" else 10**18
+    value = ValueWriter(store.schemas, "avro", subject=SUBJECT, version=1)({"at": far})
+    reader = ValueReader(store.schemas, "avro", subject=SUBJECT)
+    decoded = reader.decode(pa.array([value], pa.binary()))
+    assert decoded.columns.column("at").is_valid().to_pylist() == [True]
+    with pytest.raises(InvalidRecord, match=r"a time that Python has not .* as Arrow"):
+        reader(value)
+
+
 def test_few_of_many_ids_are_asked_for(schemas: Store) -> None:
     """Bytes of others are no reason for a million requests."""
     counted = Counted(schemas)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,8 @@ from txnlog.values.avro_resolution import (
 )
 from txnlog.values.avro_schema import AvroType, parse_avro, short_name
 from txnlog.values.rows import MOST_FIELDS_TOGETHER, TooManyFields, check_together
+
+_NESTED: Final = frozenset({"record", "array", "map", "union"})
 
 
 class AvroCodec:
@@ -81,6 +83,15 @@ class AvroCodec:
             return found
         return pa.StructArray.from_arrays([found], fields=[reader.columns.field(0)])
 
+    def filled(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A value with the defaults of what is left out within its columns."""
+        kinds = (
+            {one.name: one.type for one in self.type.fields}
+            if self.is_record
+            else {"value": self.type}
+        )
+        return {name: _filled(one, kinds[name]) for name, one in value.items() if name in kinds}
+
     def place(self, id_bytes: int) -> bytes:  # noqa: ARG002 - it is nowhere else
         """Nothing: a schema has values of one kind."""
         return b""
@@ -100,6 +111,42 @@ class AvroCodec:
             schemaless_writer(stream, self._parsed, _for_fastavro(row, self.type), strict=False)
             made.append(stream.getvalue())
         return made
+
+
+def _filled(value: Any, kind: AvroType) -> Any:  # noqa: ANN401 - any value of Avro
+    """A value in which no field of a record with a default is left out.
+
+    Of what Arrow makes of a record nobody could tell. Raises InvalidSchema: a default is none.
+    """
+    match kind.kind, value:
+        case "record", dict():
+            fields = {one.name: one for one in kind.fields}
+            left_out = {
+                name: default_column(one.type, one.default[0])[0].as_py()
+                for name, one in fields.items()
+                if one.default and name not in value
+            }
+            return left_out | {
+                name: _filled(item, fields[name].type) if name in fields else item
+                for name, item in value.items()
+            }
+        case "array" | "map", _ if kind.parts[0].kind not in _NESTED:
+            return value
+        case "array", list() | tuple():
+            return [_filled(item, kind.parts[0]) for item in value]
+        case "map", dict():
+            return {key: _filled(item, kind.parts[0]) for key, item in value.items()}
+        case "map", list() | tuple():
+            return [(key, _filled(item, kind.parts[0])) for key, item in value]
+        case "union", _ if len(kind.others) == 1:
+            return _filled(value, kind.others[0])
+        case "union", dict():
+            members = {f"member{n}": one for n, one in enumerate(kind.others)}
+            return {
+                name: _filled(item, members[name]) if name in members else item
+                for name, item in value.items()
+            }
+    return value
 
 
 def _for_fastavro(value: Any, kind: AvroType) -> Any:  # noqa: ANN401 - any value of Avro

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,10 @@ class Codec(Protocol):
 
         Raises ValueError, TypeError, LookupError: one cannot be written.
         """
+        ...
+
+    def filled(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A value with the defaults of what is left out within its columns."""
         ...
 
     def place(self, id_bytes: int) -> bytes:

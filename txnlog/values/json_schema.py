@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import msgspec
@@ -40,12 +40,17 @@ _UNDERSTOOD: Final = frozenset({"type", "properties", "required", "items"})
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A type: a name of JSON Schema's, or ``text`` for what has no one type."""
+    """A type: a name of JSON Schema's, or ``text`` for what has no one type.
+
+    A field that ``is_required`` cannot be left out; if it ``takes_null``, it may be null.
+    """
 
     kind: str
     nullable: bool = True
     fields: Mapping[str, _Node] = field(default_factory=dict)
     items: _Node | None = None
+    is_required: bool = False
+    takes_null: bool = True
 
     def arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
         if self.kind == "object":
@@ -63,7 +68,8 @@ class JsonCodec:
         self._schema = schema
         node = _Parser(schema).node(schema, (), 1)
         self._is_object = node.kind == "object"
-        self._node = node if self._is_object else _Node("object", False, {"value": node})
+        whole = _Node("object", False, {"value": replace(node, is_required=True)})
+        self._node = node if self._is_object else whole
         self.columns = pa.schema(
             [pa.field(name, one.arrow(), one.nullable) for name, one in self._node.fields.items()]
         )
@@ -101,8 +107,12 @@ class JsonCodec:
         made = []
         for row in columns.to_pylist():
             value = _unfit(row, self._node)
-            made.append(msgspec.json.encode(value if self._is_object else value.get("value")))
+            made.append(msgspec.json.encode(value if self._is_object else value["value"]))
         return made
+
+    def filled(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The value as it is: nothing has a default that is written."""
+        return value
 
     def place(self, id_bytes: int) -> bytes:  # noqa: ARG002 - it is nowhere else
         """Nothing: a schema has values of one kind."""
@@ -130,6 +140,11 @@ class _Parser:
         self._nodes = 0
 
     def node(self, found: Any, above: tuple[str, ...], depth: int) -> _Node:  # noqa: ANN401 - JSON
+        made = self._node(found, above, depth)
+        takes_null = made.takes_null and made.nullable and _may_be_null(found)
+        return replace(made, takes_null=takes_null)
+
+    def _node(self, found: Any, above: tuple[str, ...], depth: int) -> _Node:  # noqa: ANN401 - JSON
         self._nodes += 1
         if self._nodes > MOST_NODES or depth > MOST_DEPTH:
             raise InvalidSchema(
@@ -164,11 +179,22 @@ class _Parser:
             for name, inner in properties.items():
                 one = self.node(inner, above, depth + 1)
                 nullable_one = one.nullable or name not in needed
-                fields[name] = _Node(one.kind, nullable_one, one.fields, one.items)
+                fields[name] = replace(one, nullable=nullable_one, is_required=name in needed)
             return _Node("object", nullable, fields)
         if kind == "array" and isinstance(found.get("items"), dict):
             return _Node("array", nullable, items=self.node(found["items"], above, depth + 1))
         return _Node(kind, nullable) if kind in _SCALARS else _Node("text")
+
+
+def _may_be_null(found: Any) -> bool:  # noqa: ANN401 - JSON
+    """Whether a part of a schema may take null, as far as its types say."""
+    if not isinstance(found, dict):
+        return found is not False
+    for several in ("oneOf", "anyOf"):
+        if isinstance(parts := found.get(several), list):
+            return any(map(_may_be_null, parts))
+    kinds = _kinds(found)
+    return kinds is None or "null" in kinds
 
 
 def _names(found: Any) -> Mapping[str, None]:  # noqa: ANN401 - JSON
@@ -236,7 +262,14 @@ def _unfit(value: Any, node: _Node) -> Any:  # noqa: ANN401 - JSON
         return None
     if node.kind == "object":
         made = {name: _unfit(value.get(name), one) for name, one in node.fields.items()}
-        return {name: one for name, one in made.items() if one is not None}
+        for name, one in node.fields.items():
+            if made[name] is None and one.is_required and not one.takes_null:
+                raise ValueError(f"property {name!r:.200}, which the schema requires, is null")
+        return {
+            name: one
+            for name, one in made.items()
+            if one is not None or node.fields[name].is_required
+        }
     if node.kind == "array":
         assert node.items is not None
         return [_unfit(item, node.items) for item in value]

@@ -198,12 +198,21 @@ class ProtobufCodec:
 
     def encode(self, columns: pa.RecordBatch) -> list[bytes]:
         """The values of rows. Raises ValueError, TypeError: one cannot be written."""
+        from google.protobuf.message import EncodeError
+
         made = []
         for row in columns.to_pylist():
             message = self._class()
             _fill(message, row, self._message)
-            made.append(self._class.SerializeToString(message))
+            try:
+                made.append(self._class.SerializeToString(message))
+            except EncodeError as error:  # without a field that is required
+                raise ValueError(str(error)) from error
         return made
+
+    def filled(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The value as it is: nothing has a default that is written."""
+        return value
 
     def place(self, id_bytes: int) -> bytes:
         """The message's indexes; behind ids of eight bytes its name, as Apicurio has it."""

@@ -57,9 +57,10 @@ class ValueWriter:
     def encode(self, columns: pa.RecordBatch | pa.Table) -> pa.BinaryArray:
         """A value for each row. Fields with a default may be left out.
 
-        Raises InvalidRecord: a row is no value of the schema.
+        Raises InvalidRecord: a row is no value of the schema, or it has no such column.
         """
         try:
+            _check_columns(pa.struct([*columns.schema]), pa.struct([*self.schema]))
             made = self._codec.encode(columns)
         except (ValueError, TypeError, LookupError, OverflowError, AttributeError) as error:
             raise InvalidRecord(
@@ -71,12 +72,53 @@ class ValueWriter:
     def __call__(self, value: dict[str, Any]) -> bytes:
         """One value, of a dict. Raises InvalidRecord: it is none of the schema."""
         try:
+            _check_names(value, pa.struct([*self.schema]))
             kind = pa.struct([field for field in self.schema if field.name in value])
-            row = pa.RecordBatch.from_struct_array(pa.array([value], kind))
+            row = pa.RecordBatch.from_struct_array(pa.array([self._codec.filled(value)], kind))
         except (ValueError, TypeError, OverflowError, AttributeError) as error:
             raise InvalidRecord(f"a value does not fit its schema: {error}") from error
-        unknown = [name for name in value if name not in self.schema.names]
-        if unknown:
-            raise InvalidRecord(f"the schema has no field {unknown[0]!r:.200}")
         made: bytes = self.encode(row)[0].as_py()
         return made
+
+
+def _check_names(value: Any, kind: Any, place: str = "") -> None:  # noqa: ANN401 - of any type
+    """Raises InvalidRecord: a value has a field that its type has not, which Arrow leaves out."""
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        for name, item in value.items():
+            number = kind.get_field_index(name)
+            if number < 0:
+                raise _unknown(f"{place}{name}")
+            _check_names(item, kind.field(number).type, f"{place}{name}.")
+    elif not pa.types.is_nested(_item_of(kind)):
+        return
+    elif pa.types.is_map(kind) and isinstance(value, dict | list | tuple):
+        for _, item in value.items() if isinstance(value, dict) else value:
+            _check_names(item, kind.item_type, place)
+    elif pa.types.is_list(kind) and isinstance(value, list | tuple):
+        for item in value:
+            _check_names(item, kind.value_type, place)
+
+
+def _item_of(kind: Any) -> Any:  # noqa: ANN401 - of pyarrow
+    """The type of what a map or list has; of others itself."""
+    if pa.types.is_map(kind):
+        return kind.item_type
+    return kind.value_type if pa.types.is_list(kind) else kind
+
+
+def _check_columns(given: Any, kind: Any, place: str = "") -> None:  # noqa: ANN401 - of pyarrow
+    """Raises InvalidRecord: a type has a field that the schema's has not."""
+    if pa.types.is_struct(given) and pa.types.is_struct(kind):
+        for field in given:
+            number = kind.get_field_index(field.name)
+            if number < 0:
+                raise _unknown(f"{place}{field.name}")
+            _check_columns(field.type, kind.field(number).type, f"{place}{field.name}.")
+    elif pa.types.is_map(given) and pa.types.is_map(kind):
+        _check_columns(given.item_type, kind.item_type, place)
+    elif pa.types.is_list(given) and pa.types.is_list(kind):
+        _check_columns(given.value_type, kind.value_type, place)
+
+
+def _unknown(name: str) -> InvalidRecord:
+    return InvalidRecord(f"the schema has no field {name!r:.200}")
