@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 
 from txnlog.errors import InvalidOption
 from txnlog.read.latest import find_clean
-from txnlog.spark.batch.native_read import quote
+from txnlog.spark.batch.native_read import column_of
 from txnlog.spark.batch.newest_places import KeyedRows
 from txnlog.spark.batch.read_frame import read_frame
 from txnlog.spark.options.columns import ColumnChoice, format_columns
@@ -83,7 +83,7 @@ def read_latest(
         rows = _aggregated(keyed, read(needed, pinned.ranges), in_one_task=are_few)
     else:
         rows = _chosen(keyed, read, needed, *_split(pinned.ranges))
-    return rows.where(keyed.shows(rows)).select(*(rows[quote(name)] for name in chosen))
+    return rows.where(keyed.shows(rows)).select(*(column_of(rows, name) for name in chosen))
 
 
 def _aggregated(keyed: KeyedRows, rows: DataFrame, *, in_one_task: bool) -> DataFrame:
@@ -91,7 +91,7 @@ def _aggregated(keyed: KeyedRows, rows: DataFrame, *, in_one_task: bool) -> Data
     if in_one_task:
         rows = rows.coalesce(1)
     fields = rows.schema.fields
-    whole = sf.struct(*(rows[quote(field.name)] for field in fields)).alias("row")
+    whole = sf.struct(*(column_of(rows, field.name) for field in fields)).alias("row")
     newest = keyed.newest(keyed.places(rows, whole))
     row = newest["row"]
     return newest.select(

@@ -11,13 +11,15 @@ or several, and hundreds of them took longer than all that Spark does for a fram
 
 from __future__ import annotations
 
+import re
 from collections import Counter, deque
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import and_
 from typing import TYPE_CHECKING, TypeVar
 
 from pyarrow import types
+from pyspark.sql import functions as sf
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -26,6 +28,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
 from txnlog.columns.layouts import FileLayout, file_layout
@@ -37,7 +40,7 @@ from txnlog.spark.batch.row_schema import read_schema
 from txnlog.spark.batch.typed_rows import spark_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from txnlog.read.schema import ScanColumns
     from txnlog.read.segment_ranges import SegmentRange
@@ -65,6 +68,7 @@ _FILE_OPTIONS = {
     "parquet.filter.dictionary.enabled": "false",
 }
 
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_]+")
 _Kind = TypeVar("_Kind", bound=Hashable)
 
 
@@ -209,7 +213,11 @@ class NativeReader:
             return found
         places = _Places(parts, schema.names)
         inside = places.inside()
-        return (found.where(inside) if inside else found).selectExpr(*self._select(places, layout))
+        plain = _plain_names(schema.names)
+        if [*plain.values()] != schema.names:
+            found = found.toDF(*plain.values())
+        chosen = self._select(places, layout, plain)
+        return (found.where(inside) if inside else found).selectExpr(*chosen)
 
     def _file_schema(self, layout: FileLayout | None) -> StructType:
         """The columns to read from files, under their names there."""
@@ -229,7 +237,9 @@ class NativeReader:
                     found[name] = there and StructField(there.name, spark_type(there.type))
         return found
 
-    def _select(self, places: _Places, layout: FileLayout | None) -> list[str]:
+    def _select(
+        self, places: _Places, layout: FileLayout | None, plain: Mapping[str, str]
+    ) -> list[str]:
         """The requested columns, from the files' own and their positions."""
         chosen = []
         stored = self._fields_in_files(layout)
@@ -240,8 +250,9 @@ class NativeReader:
             elif (there := stored[name]) is None:
                 text = self._default(field)
             else:
-                is_same = there.dataType == field.dataType
-                text = quote(there.name) if is_same else _cast(quote(there.name), field.dataType)
+                text = quote(plain[there.name])
+                if there.dataType != field.dataType:
+                    text = _cast(text, field.dataType)
             chosen.append(f"{text} AS {quote(name)}")
         return chosen
 
@@ -258,9 +269,27 @@ class NativeReader:
         return _cast(_text(default_as_text(value).decode()), field.dataType)
 
 
+def _plain_names(names: Sequence[str]) -> dict[str, str]:
+    """For columns of any names such as no setting takes for patterns, in their order."""
+    taken = {name.casefold() for name in names}
+    return {
+        name: name if _PLAIN_NAME.fullmatch(name) else _unused(f"_{number}", taken)
+        for number, name in enumerate(names)
+    }
+
+
 def quote(name: str) -> str:
     """A column's name quoted for Spark's parser."""
     return f"`{name.replace('`', '``')}`"
+
+
+def column_of(frame: DataFrame, name: str) -> Column:
+    """A frame's column of any name.
+
+    A frame takes what is quoted for a pattern if ``spark.sql.parser.quotedRegexColumnNames`` says
+    so. A name that needs no quotes tells the frame's column from those that it is joined with.
+    """
+    return frame[name] if _PLAIN_NAME.fullmatch(name) else sf.col(quote(name))
 
 
 def _text(value: str) -> str:
@@ -273,14 +302,17 @@ def _cast(text: str, kind: DataType) -> str:
 
 
 def _sql(kind: DataType) -> str:
-    """A type's name in SQL. PySpark's own leaves the names of nested fields as they are."""
+    """A type's name in SQL, whatever a session means by TIMESTAMP.
+
+    PySpark's own leaves the names of nested fields as they are.
+    """
     if isinstance(kind, StructType):
         return f"STRUCT<{', '.join(f'{quote(f.name)}: {_sql(f.dataType)}' for f in kind)}>"
     if isinstance(kind, ArrayType):
         return f"ARRAY<{_sql(kind.elementType)}>"
     if isinstance(kind, MapType):
         return f"MAP<{_sql(kind.keyType)}, {_sql(kind.valueType)}>"
-    return kind.simpleString()
+    return "TIMESTAMP_LTZ" if isinstance(kind, TimestampType) else kind.simpleString()
 
 
 # -- constants of a file -------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sf
 
 from txnlog.schema import DELETED
-from txnlog.spark.batch.native_read import quote
+from txnlog.spark.batch.native_read import column_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -133,11 +133,11 @@ class KeyedRows:
         return self._has_key(rows) & (~ending if self.ending == DELETED else ending.isNotNull())
 
     def _has_key(self, rows: DataFrame) -> Column:
-        return reduce(or_, (rows[quote(name)].isNotNull() for name in self.keys))
+        return reduce(or_, (column_of(rows, name).isNotNull() for name in self.keys))
 
     def _of_rows(self, rows: DataFrame) -> dict[str, Column]:
         """The columns of a frame of places, of the topic's rows."""
-        keys = [rows[quote(name)] for name in self.keys]
+        keys = [column_of(rows, name) for name in self.keys]
         key = keys[0] if len(keys) == 1 else sf.struct(*keys)
         return {"key": key, **{name: rows[column] for name, column in self.place.items()}}
 

@@ -34,9 +34,9 @@ FILE_NUMBER = "CAST(unix_millis({metadata}.file_modification_time) AS INT)"
 
 _ROOMS = (18, 19, 20, 22, 24, 28)
 """Sixteenths of its share that a task may have room for."""
-_MAX_BYTES, _OPEN_BYTES, _LEAST_TASKS = (
+_MAX_BYTES, _OPEN_BYTES, _LEAST_TASKS, _MOST_TASKS = (
     f"spark.sql.files.{name}"
-    for name in ("maxPartitionBytes", "openCostInBytes", "minPartitionNum")
+    for name in ("maxPartitionBytes", "openCostInBytes", "minPartitionNum", "maxPartitionNum")
 )
 
 
@@ -57,12 +57,13 @@ class Planner:
     """What decides how much a task reads: the same settings as in Spark's own reads.
 
     At most ``max_bytes``, to which a file adds ``open_bytes`` to its own; ``tasks`` that there
-    should be at least.
+    should be at least. If that makes more than about ``most_tasks``, a task reads more instead.
     """
 
     max_bytes: int
     open_bytes: int
     tasks: int
+    most_tasks: int | None = None
 
     def plan(self, parts: Sequence[SegmentRange]) -> tuple[list[SegmentRange], Files]:
         """The ranges' files in the order to read them, and what Spark is told of them.
@@ -77,6 +78,8 @@ class Planner:
         """
         total = sum(part.segment.stored.size_bytes + self.open_bytes for part in parts)
         wanted = max(min(self.max_bytes, max(self.open_bytes, -(-total // self.tasks))), 1)
+        if self.most_tasks is not None:
+            wanted = max(wanted, -(-total // self.most_tasks))
         turns = -(-total // (wanted * self.tasks))
         most_tasks = (turns + turns // 4) * self.tasks
         rooms = (wanted * sixteenths // 16 for sixteenths in _ROOMS)
@@ -131,7 +134,13 @@ def planner(spark: SparkSession) -> Planner:
     conf = session.sessionState().conf()
     least = spark.conf.get(_LEAST_TASKS, None)
     tasks = session.leafNodeDefaultParallelism() if least is None else int(least)
-    return Planner(conf.filesMaxPartitionBytes(), conf.filesOpenCostInBytes(), max(tasks, 1))
+    most = spark.conf.get(_MOST_TASKS, None)
+    return Planner(
+        conf.filesMaxPartitionBytes(),
+        conf.filesOpenCostInBytes(),
+        max(tasks, 1),
+        None if most is None else int(most),
+    )
 
 
 def read_in_order(
@@ -154,6 +163,7 @@ def read_in_order(
     conf = planning.conf()
     for name, value in ((_MAX_BYTES, files.task_bytes), (_OPEN_BYTES, 0), (_LEAST_TASKS, 1)):
         conf.set(name, str(value))
+    conf.unset(_MOST_TASKS)  # with it Spark would cut files by another size than the plan's
     listing = b"".join(
         _file_status(f"{root}/{name}", length, number)
         for number, (name, length) in enumerate(zip(files.names, files.lengths, strict=True))

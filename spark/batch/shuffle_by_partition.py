@@ -89,9 +89,12 @@ def shuffle_by_partition(
     content = None
     if _needs_content(spec, partitioner):
         content = "content"
-        while content in frame.columns:
+        while content in names:
             content += "_"
-        frame = frame.withColumn(content, _content(frame))
+        names = [*names, content]
+        frame = frame.select("*", _content(frame))
+    # Spark's names may be the same but for their case, and it takes none with a dot to Python.
+    numbered = frame.toDF(*map(str, range(len(names))))
     specs = _pin_topics(store) if spec is None else {spec.topic: spec}
     seed, now_ms = draw_seed(), store.logs.clock.now_ms()
 
@@ -105,10 +108,10 @@ def shuffle_by_partition(
             spec_of, topic, partitioner, seed=seed, now_ms=now_ms, content=content
         )
         for batch in batches:
-            yield column(batch)
+            yield column(batch.rename_columns(names))
 
     keys = [partition] if topic is not None else ["topic", partition]
-    chosen = frame.mapInArrow(with_partitions, schema)
+    chosen = numbered.mapInArrow(with_partitions, schema)
     return chosen.repartition(*keys) if tasks is None else chosen.repartition(tasks, *keys)
 
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import StringType
 
 from txnlog.errors import InvalidOption, InvalidRecord
 from txnlog.schema import DELETED, PARTITION
-from txnlog.spark.batch.native_read import quote
+from txnlog.spark.batch.native_read import column_of
 from txnlog.spark.batch.write_plan import name_as_in_topic
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def rows_to_merge(frame: DataFrame, spec: TopicSpec) -> DataFrame:
             f"merge(): the frame has a column {PARTITION!r}, but where a row goes is for the key "
             "to say; drop it, or use write()"
         )
-    columns = [frame[quote(name)] for name in keys]
+    columns = [column_of(frame, name) for name in keys]
     said = sf.concat(
         sf.lit(f"merge(): topic {spec.topic!r}: several rows have the key "),
         sf.to_json(sf.struct(*columns)),
@@ -50,7 +50,7 @@ def rows_to_merge(frame: DataFrame, spec: TopicSpec) -> DataFrame:
 def _as_in_topic(frame: DataFrame, name: str) -> Column:
     """A column as the topic compares it: by its bytes, whatever collation it has in the frame."""
     kind = frame.schema[name].dataType
-    column = frame[quote(name)]
+    column = column_of(frame, name)
     has_collation = isinstance(kind, StringType) and kind.collation != StringType().collation
     return column.cast("binary") if has_collation else column
 
@@ -61,7 +61,7 @@ def rows_to_delete(frame: DataFrame, spec: TopicSpec) -> DataFrame:
     Raises InvalidOption: the topic has no key; InvalidRecord: a column of the key is missing.
     """
     frame, keys = _with_keys("delete_keys", frame, spec)
-    return frame.select(*(frame[quote(name)] for name in keys), sf.lit(True).alias(DELETED))
+    return frame.select(*(column_of(frame, name) for name in keys), sf.lit(True).alias(DELETED))
 
 
 def _with_keys(call: str, frame: DataFrame, spec: TopicSpec) -> tuple[DataFrame, tuple[str, ...]]:

@@ -5,7 +5,6 @@ Each file has one or two rows, so that a predicate may pass over any of them by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -39,6 +38,8 @@ from tests.support.read.hostile_values import (
 )
 from txnlog import Store
 from txnlog.spark import read
+
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 _FINE = utc(2024, 3, 31, 1, 30, 0, 5001)
 FEW: dict[str, list[Any]] = {
@@ -75,16 +76,6 @@ def filled(
     columns = [*SCHEMA.names, "_timestamp", "_partition"]
     save(read(spark, store, "source", columns=columns, native=False), store, "t")
     return store
-
-
-@pytest.fixture(autouse=True)
-def interpreted(spark: SparkSession) -> Iterator[None]:
-    """Compiling a plan takes longer than to read a few rows."""
-    spark.conf.set("spark.sql.codegen.wholeStage", "false")
-    spark.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-    yield
-    spark.conf.unset("spark.sql.codegen.wholeStage")
-    spark.conf.unset("spark.sql.codegen.factoryMode")
 
 
 def wrong(frame: DataFrame, some: list[Predicate]) -> list[str]:
