@@ -7,7 +7,7 @@ however often it is read.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
@@ -38,8 +38,9 @@ class PinnedRead:
 
     Aborted records lie inside the offsets and outside the ranges. ``topic_ids`` distinguish the
     topics from others of their names, ``entries`` are those that had last moved the group's
-    committed offsets. ``schema`` is that of typed topics, all of them; ``snapshot`` tells where
-    the topics were pinned, of which the ranges are a part.
+    committed offsets. ``moved`` are partitions in which a group without an offset would begin
+    elsewhere than this read has. ``schema`` is that of typed topics, all of them; ``snapshot``
+    tells where the topics were pinned, of which the ranges are a part.
     """
 
     ranges: tuple[SegmentRange, ...]
@@ -47,6 +48,7 @@ class PinnedRead:
     committed: Committed
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     entries: Mapping[TopicPartition, int | None] = field(default_factory=dict)
+    moved: Collection[TopicPartition] = ()
     schema: TopicSchema | None = None
     snapshot: SnapshotToken | None = None
 
@@ -67,8 +69,13 @@ class PinnedRead:
                 start_entry=self.entries.get(where),
             )
             for where, span in sorted(self.offsets.items())
-            if span or self.committed[where] not in (None, span.stop)
+            if span or self._moves(where, span.stop)
         ]
+
+    def _moves(self, where: TopicPartition, stop: int) -> bool:
+        """Whether a partition of which nothing is read has another place for the group."""
+        committed = self.committed[where]
+        return where in self.moved if committed is None else committed != stop
 
 
 def committed_offsets(
@@ -123,6 +130,7 @@ def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
         pinned,
         topic_ids=topic_ids,
         entries=entries,
+        moved=_moved(snapshot, spans, group) if group else (),
         schema=schema,
         snapshot=SnapshotToken.of(map(snapshot.view, snapshot.topics), snapshot.consistency),
     )
@@ -207,6 +215,18 @@ def _check_not_recreated(
                 "had not read of the old topic is lost. To go on with the new topic from its "
                 "start, give failOnDataLoss=false, startingOffsets, or reset the group's offsets"
             )
+
+
+def _moved(
+    snapshot: Snapshot, spans: Mapping[TopicPartition, range], group: GroupState
+) -> set[TopicPartition]:
+    """Where a read begins behind the log's start, or the group has an offset of an older topic."""
+    return {
+        where
+        for where, span in spans.items()
+        if span.start > snapshot.view(where.topic).partitions[where.partition].log_start_offset
+        or group.offset_of(*where) is not None
+    }
 
 
 def _read_group(store: Store, group_id: str) -> GroupState:

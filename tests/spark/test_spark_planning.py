@@ -225,6 +225,47 @@ def test_a_group_starts_where_it_has_committed(store: Store) -> None:
     assert consumer.committed(TopicPartition("t", 0)) is None
 
 
+LATE = {"startingTimestamp": "9" * 13, "startingOffsetsByTimestampStrategy": "latest"}
+
+
+@pytest.mark.parametrize(
+    ("recreated", "options", "moved"),
+    [
+        pytest.param(False, {"startingOffsets": "latest"}, [10, 10], id="latest"),
+        pytest.param(False, {"startingOffsets": '{"t":{"0":10,"1":10}}'}, [10, 10], id="offsets"),
+        pytest.param(False, LATE, [10, 10], id="time"),
+        pytest.param(True, {"failOnDataLoss": "false"}, [0, 0], id="recreated"),
+        pytest.param(True, {"startingOffsets": "earliest"}, [0, 0], id="recreated-earliest"),
+    ],
+)
+def test_a_group_goes_on_where_its_first_read_has_begun(
+    store: Store, recreated: bool, options: dict[str, str], moved: list[int]
+) -> None:
+    """Also where nothing was there yet: otherwise the next one would begin somewhere else."""
+    consumer = store.consumer("t", group_id="g")
+    if recreated:
+        consumer.commit({TopicPartition("t", 0): 3, TopicPartition("t", 1): 3})
+        store.topics.delete("t")
+        store.topics.create("t", partitions=2)
+        consumer = store.consumer("t", group_id="g")
+    given = {"path": "unused", "subscribe": "t", "group.id": "g"}
+    first = pin_read(store, parse_read({**given, **options}))
+    assert [move.end for move in first.consumed("g")] == moved
+    consumer.commit({TopicPartition("t", move.partition): move.end for move in first.consumed("g")})
+    assert pin_read(store, parse_read({**given, **options})).consumed("g") == []
+    _stamped(store, "t", {0: [1], 1: [1, 2]})
+    found = [(0, moved[0], moved[0] + 1), (1, moved[1], moved[1] + 2)]
+    assert _pinned(store, subscribe="t", **{"group.id": "g"}) == found
+
+
+def test_a_group_does_not_move_to_where_it_would_begin(store: Store) -> None:
+    """An empty topic, and one of which nothing is left, give a job nothing to commit."""
+    store.topics.create("empty")
+    store.topics.delete_records({TopicPartition("t", 0): 10, TopicPartition("t", 1): 10})
+    given = {"path": "unused", "subscribe": "t,empty", "group.id": "g"}
+    assert pin_read(store, parse_read(given)).consumed("g") == []
+
+
 @pytest.mark.parametrize("loss", ["true", "false"])
 @pytest.mark.parametrize("seed", range(12))
 def test_a_group_reads_all_once_whatever_it_reads_together(seed: int, loss: str) -> None:
