@@ -66,7 +66,7 @@ _FRAMED = re.compile(
     r"\.(?:json|commit|abort|checkpoint|list|rewrites|closed-[1-9]|seen-\d+|join|leave|read|skipped)\Z"
     r"|/[0-9a-f]{32}(?:\.\d{1,18}){3}\Z"  # a heartbeat
 )
-_READ_NOTE = re.compile(r"([0-9a-f]{32})\.([0-9a-f-]{1,80})\.read")
+_READ_NOTE = re.compile(r"([0-9a-f]{32})\.([0-9a-f-]{1,80})(?:\.[0-9a-f]{32})?\.read")
 _SKIPPED_NOTE = re.compile(r"([0-9a-f]{32})\.[0-9a-f]{32}\.skipped")
 
 
@@ -599,12 +599,14 @@ def day_of_tables(folder: str) -> date | None:
     return found if found.isoformat() == folder else None
 
 
-def read_note(transactional_id: str, execution: str) -> str:
+def read_note(transactional_id: str, execution: str, transaction: str) -> str:
     """The note that rows of a Spark read with this id were given to an execution of Spark's.
 
-    ``execution`` has hexadecimal digits and '-' only.
+    ``execution`` has hexadecimal digits and '-' only; ``transaction`` is any text that tells the
+    read's from others of the id, since one execution may have rows of both.
     """
-    return f"{STAGING}/{read_note_owner(transactional_id)}.{execution}.read"
+    which = hashlib.sha256(transaction.encode()).hexdigest()[:32]
+    return f"{STAGING}/{read_note_owner(transactional_id)}.{execution}.{which}.read"
 
 
 def read_note_owner(transactional_id: str) -> str:

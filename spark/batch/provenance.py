@@ -136,7 +136,8 @@ def leave_note(storage: Storage, origin: Origin) -> None:
     """
     execution = current_execution()
     if execution is not None:
-        name = read_note(origin.transaction.transactional_id, execution)
+        ref = origin.transaction
+        name = read_note(ref.transactional_id, execution, str(msgspec.structs.astuple(ref)))
         # The process that began the transaction has checked the server: Spark's workers need not.
         storage.trust()
         storage.put_if_absent(name, envelope.encode(origin))

@@ -16,10 +16,11 @@ from pyspark.sql import functions as sf
 import txnlog
 from tests.spark.spark_helpers import data_files, dotted, fill, load, numbers, save, stored
 from txnlog import Store
-from txnlog.errors import ProducerFenced
+from txnlog.errors import InvalidTxnState, ProducerFenced
+from txnlog.names import read_note_owner
 from txnlog.spark import transaction
 from txnlog.spark.batch import provenance
-from txnlog.spark.batch.provenance import Origin
+from txnlog.spark.batch.provenance import CommitScope, Origin
 from txnlog.state.transaction import TransactionRef
 from txnlog.storage import open_storage, server_checks
 
@@ -366,6 +367,29 @@ def test_a_schema_of_the_users_own_hides_nothing(spark: SparkSession, topics: St
     with pytest.raises(PySparkException, match="it names none"):
         save(new, topics, "out")
     assert stored(topics, "out") == []
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_a_note_hides_none_of_an_earlier_transaction(
+    topics: Store, monkeypatch: pytest.MonkeyPatch, newest_first: bool
+) -> None:
+    """One execution may have rows of two blocks of an id, and commits the offsets of one."""
+    monkeypatch.setattr(provenance, "current_execution", lambda: "1-7")
+    blocks = [TransactionRef("etl", number, 2, number) for number in (1, 2)]
+    for block in reversed(blocks) if newest_first else blocks:
+        origin = Origin(topics.store_id, block, 3, in_block=True)
+        provenance.leave_note(topics.storage, origin)
+    scope = CommitScope(in_block=True, block=blocks[-1])
+    with pytest.raises(InvalidTxnState, match="its own transaction only"):
+        provenance.check_rows(topics, ["1-7"], scope)
+    assert staged(topics) == []
+
+
+def test_notes_of_older_versions_are_deleted(topics: Store) -> None:
+    owner = read_note_owner("etl")
+    topics.storage.put_if_absent(f"staging/{owner}.1-7.read", b"whatever it is")
+    provenance.delete_notes(topics, "etl")
+    assert staged(topics) == []
 
 
 @pytest.mark.s3
