@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 
 from txnlog.errors import (
     ConcurrentTransactions,
+    CorruptRecord,
     InvalidOption,
     OffsetOutOfRange,
     TxnlogError,
@@ -68,8 +69,9 @@ class TxnlogDataSource(DataSource):
         With ``transactional.id`` it also begins the transaction that a write will commit, and the
         columns carry which one it is.
 
-        Offsets that are not there, or not yet, are no error here: they mean nothing to a stream
-        that goes on from its checkpoint. A batch says so when it is run.
+        Offsets that are not there, or not yet, are no error here, nor is damage where a time is
+        looked for, nor a topic that is gone if failOnDataLoss is false: they mean nothing to a
+        stream that goes on from its checkpoint. A batch says so when it is run.
         """
         from txnlog.spark.batch.provenance import column_metadata
         from txnlog.spark.batch.read_plan import plan_read
@@ -83,10 +85,11 @@ class TxnlogDataSource(DataSource):
         warn_passed_over(options.passed_over)
         elsewhere: list[type[TxnlogError]] = [
             ConcurrentTransactions,
+            CorruptRecord,
             InvalidOption,
             OffsetOutOfRange,
         ]
-        if options.subscription.pattern is not None:
+        if options.subscription.pattern is not None or not options.fail_on_data_loss:
             elsewhere.append(UnknownTopicOrPartition)
         if options.pre_images:
             from txnlog.spark.batch.change_read import feed_schema, plan_changes

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import itemgetter
 
 import msgspec
@@ -103,14 +105,17 @@ def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
     wanted = wanted_partitions(snapshot, subscribed)
     topic_ids = {topic: snapshot.view(topic).topic_id for topic in snapshot.topics}
     committed = committed_offsets(group, wanted, topic_ids) if group else {}
+    resolve = partial(
+        resolve_position, store.storage, snapshot, wanted, skip_damaged=options.skip_damaged
+    )
     if options.starting is not None or group is None:
         starting = options.starting or "earliest"
-        starts = resolve_position(store.storage, snapshot, wanted, "startingOffsets", starting)
+        starts = resolve("startingOffsets", starting)
     else:
         if options.fail_on_data_loss:
             _check_not_recreated(options.group_id, group, wanted, topic_ids)
         starts = {w: EARLIEST if (at := committed[w]) is None else at for w in wanted}
-    stops = resolve_position(store.storage, snapshot, wanted, "endingOffsets", options.ending)
+    stops = resolve("endingOffsets", options.ending)
     spans = {
         where: span_of(snapshot, where, starts[where], stops[where], options, committed.get(where))
         for where in wanted
@@ -181,15 +186,16 @@ def common_schema(schemas: Mapping[str, TopicSchema | None]) -> TopicSchema | No
 
 
 def topic_schema(store: Store, subscription: Subscription) -> TopicSchema | None:
-    """The schema of the subscribed topics, None if they have none, or do not exist.
+    """The schema of the subscribed topics that exist, None if they have none, or none exists.
 
     Raises InvalidOption: their schemas differ.
     """
-    try:
-        topics = subscription.resolve(store)
-        return common_schema({topic: store.logs.topic_spec(topic).schema for topic in topics})
-    except UnknownTopicOrPartition:
-        return None
+    found: dict[str, TopicSchema | None] = {}
+    with suppress(UnknownTopicOrPartition):  # no topic matches
+        for topic in subscription.resolve(store):
+            with suppress(UnknownTopicOrPartition):
+                found[topic] = store.logs.topic_spec(topic).schema
+    return common_schema(found)
 
 
 def _describe(schema: TopicSchema | None) -> str:

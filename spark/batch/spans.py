@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 
-from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from txnlog.errors import (
+    CorruptRecord,
+    InvalidOption,
+    OffsetOutOfRange,
+    UnknownTopicOrPartition,
+)
 from txnlog.names import TopicPartition
+from txnlog.read.sound_ranges import sound_batches
 from txnlog.read.topic_view import EARLIEST, LATEST, OffsetAndTimestamp
 from txnlog.snapshot import Snapshot
+from txnlog.spark.options.columns import ColumnChoice
 from txnlog.spark.options.positions import ByTime, Numbers, Position
 from txnlog.spark.options.read_options import ReadOptions
 from txnlog.spark.options.subscription import Partitions
@@ -36,8 +47,12 @@ def resolve_position(
     wanted: Sequence[TopicPartition],
     option: str,
     position: Position,
+    *,
+    skip_damaged: bool = False,
 ) -> dict[TopicPartition, int]:
     """The offset of each partition; -2 and -1 mean the edges of the snapshot.
+
+    With ``skip_damaged`` a time is looked for in sound records.
 
     Raises:
         InvalidOption: numbers for partitions other than those wanted, or not for all of them.
@@ -46,20 +61,26 @@ def resolve_position(
     if isinstance(position, str):
         return dict.fromkeys(wanted, EARLIEST if position == "earliest" else LATEST)
     if isinstance(position, ByTime):
-        return _find_times(storage, snapshot, wanted, position)
+        return _find_times(storage, snapshot, wanted, position, skip_damaged=skip_damaged)
     return _flatten_numbers(snapshot, wanted, option, position)
 
 
 def _find_times(
-    storage: Storage, snapshot: Snapshot, wanted: Sequence[TopicPartition], position: ByTime
+    storage: Storage,
+    snapshot: Snapshot,
+    wanted: Sequence[TopicPartition],
+    position: ByTime,
+    *,
+    skip_damaged: bool,
 ) -> dict[TopicPartition, int]:
     times = (
         dict.fromkeys(wanted, position.times)
         if isinstance(position.times, int)
         else _flatten_numbers(snapshot, wanted, position.option, position.times)
     )
+    find = partial(_find_sound, storage, snapshot) if skip_damaged else snapshot.offset_for_time
     found: Sequence[OffsetAndTimestamp | None] = storage.gather(
-        [partial(snapshot.offset_for_time, where, times[where]) for where in wanted]
+        [partial(find, where, times[where]) for where in wanted]
     )
     late = [where for where, at in zip(wanted, found, strict=True) if at is None]
     if late and not position.or_latest:
@@ -69,6 +90,33 @@ def _find_times(
             "earlier time, or startingOffsetsByTimestampStrategy=latest to start at the end there"
         )
     return {w: LATEST if at is None else at.offset for w, at in zip(wanted, found, strict=True)}
+
+
+def _find_sound(
+    storage: Storage, snapshot: Snapshot, where: TopicPartition, timestamp_ms: int
+) -> OffsetAndTimestamp | None:
+    """The first record at or after a time that can be read: tasks pass what is damaged too."""
+    try:
+        return snapshot.offset_for_time(where, timestamp_ms)
+    except CorruptRecord:
+        view = snapshot.view(where.topic)
+    partition, pinned = where.partition, view.partitions[where.partition]
+    parts = [
+        part
+        for part in view.ranges(
+            {partition: pinned.log_start_offset}, {partition: pinned.end_offset}
+        )
+        if part.segment.stored.max_timestamp_ms >= timestamp_ms
+    ]
+    columns = ColumnChoice(None).of(view.schema).only("offset", "timestamp")
+    batches = sound_batches(storage, parts, columns, lambda _: None, skip_damaged=True)
+    with closing(batches):
+        for batch in batches:
+            offsets, times = (batch.column(name).cast(pa.int64()) for name in columns.names)
+            late = pc.index(pc.greater_equal(times, timestamp_ms), True).as_py()
+            if late >= 0:
+                return OffsetAndTimestamp(offsets[late].as_py(), times[late].as_py())
+    return None
 
 
 def _flatten_numbers(

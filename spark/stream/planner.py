@@ -323,7 +323,12 @@ class StreamPlanner:
         read = self._options.read
         wanted = self._topics.wanted()
         chosen = resolve_position(
-            self._store.storage, snapshot, wanted, "startingOffsets", self._options.starting
+            self._store.storage,
+            snapshot,
+            wanted,
+            "startingOffsets",
+            self._options.starting,
+            skip_damaged=read.skip_damaged,
         )
         starts = {w: span_of(snapshot, w, chosen[w], LATEST, read).start for w in wanted}
         return StreamOffset.initial(starts, self._topic_ids())

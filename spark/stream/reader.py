@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from txnlog.errors import TxnlogError
 from txnlog.spark.batch.reader import TaskReader, TxnlogPartition
 from txnlog.spark.batch.tasks import group_ranges
 from txnlog.spark.options.store_options import open_at
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
     from txnlog.read.schema import ScanColumns
     from txnlog.storage.base import Storage
+
+
+_UNKNOWN = StreamOffset.initial({}, {})
+"""Where a query begins of which that cannot be told; or where it begins without any topic."""
 
 
 class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -57,8 +62,15 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- offsets ---------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, object]:  # noqa: N802
-        """The offsets at which a new query begins."""
-        return self._planner.initial().to_json()
+        """The offsets at which a new query begins.
+
+        Spark also asks for them when a query that died in its first batch goes on. The end of that
+        batch says where it began, so offsets that are not there (any more) are no error yet.
+        """
+        try:
+            return self._planner.initial().to_json()
+        except TxnlogError:
+            return _UNKNOWN.to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end: this run reads only what exists now."""
@@ -77,6 +89,8 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ``commit`` only when it has planned another batch, and so never for the last one.
         """
         done = StreamOffset.parse(start)
+        if done == _UNKNOWN:
+            done = self._planner.initial()
         self._planner.commit_group(done)
         # A limit of Spark's holds one of our two; it asks for all where ours must not count.
         rates = MicroBatchLimits() if isinstance(limit, ReadAllAvailable) else self._options.rates

@@ -20,6 +20,7 @@ from txnlog.spark import TransactionResult, read, transaction
 from txnlog.spark.batch import skipped_records
 from txnlog.spark.batch.read_plan import plan_read
 from txnlog.spark.batch.reader import TxnlogReader
+from txnlog.spark.source import TxnlogDataSource
 from txnlog.state.transaction import TransactionRef
 
 SKIP = {"onCorrupt": "skip"}
@@ -35,7 +36,9 @@ def fill(store: Store, record_format: str = "columns", *, typed: bool = False) -
     for start in range(0, 50, 10):
         rows = [f"{number:02}".ljust(100, "-") for number in range(start, start + 10)]
         with store.producer() as producer:
-            producer.send_batch("t", pa.record_batch({"value": rows}))
+            times = [*range(1_000 + start, 1_010 + start)]
+            timestamp = "_timestamp" if typed else "timestamp"
+            producer.send_batch("t", pa.record_batch({"value": rows, timestamp: times}))
     for segment in store.topics.segments("t"):
         if segment.base_offset in (10, 30):
             path = Path(store.url) / segment.paths.log
@@ -48,7 +51,7 @@ def numbers_of(table: pa.Table) -> list[int]:
     return [int(value[:2]) for value in table["value"].to_pylist()]
 
 
-@pytest.mark.parametrize(
+_FORMATS = pytest.mark.parametrize(
     ("record_format", "typed", "columns"),
     [
         ("columns", False, "value"),
@@ -57,6 +60,39 @@ def numbers_of(table: pa.Table) -> list[int]:
         ("parquet", True, "_offset,value"),
     ],
 )
+
+
+@_FORMATS
+def test_a_time_is_looked_for_in_what_can_be_read(
+    store: Store, record_format: str, typed: bool, columns: str
+) -> None:
+    """At each edge of what is damaged, and in it: what is read are the sound rows, each once."""
+    fill(store, record_format, typed=typed)
+    given = {"path": store.url, "subscribe": "t", "columns": columns, **SKIP}
+
+    def rows(**more: str) -> list[int]:
+        reader = TxnlogReader(plan_read({**given, **more}))
+        parts = reader.partitions()
+        found = [batch for part in parts for batch in reader.read(part)]
+        return numbers_of(pa.Table.from_batches(found)) if found else []
+
+    for at in (0, 9, 10, 15, 19, 20, 39, 40, 49):
+        text = str(1_000 + at)
+        assert rows(startingTimestamp=text) == [number for number in SOUND if number >= at]
+        assert rows(endingTimestamp=text) == [number for number in SOUND if number < at]
+
+
+@pytest.mark.parametrize("options", [{}, SKIP], ids=["error", "skip"])
+def test_a_stream_begins_to_read_before_damage_is_looked_at(
+    store: Store, options: dict[str, str]
+) -> None:
+    """A query that has passed it long ago has the time at which it began in its options."""
+    fill(store)
+    given = {"path": store.url, "subscribe": "t", "startingTimestamp": "1015", **options}
+    assert TxnlogDataSource(given).schema().names[:2] == ["key", "value"]
+
+
+@_FORMATS
 def test_a_task_passes_damage_and_says_so(
     store: Store, record_format: str, typed: bool, columns: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,10 +6,11 @@ import json
 import logging
 import random
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
+from tests.spark.stream_helpers import reads_streams
 from tests.support.read.overlapping_transactions import overlap
 from txnlog import Store, TopicPartition
 from txnlog.errors import (
@@ -278,6 +279,56 @@ def test_the_first_batch_is_the_same_after_a_kill(store: Store) -> None:
     following = again(restarted.latest(end, ALL))
     assert "since" not in following.to_json()
     assert spans(restarted.ranges(end, following)) == {"in:0": [(8, 12)], "in:1": [(8, 12)]}
+
+
+@pytest.mark.parametrize(
+    ("options", "is_deleted"),
+    [
+        pytest.param({"startingOffsets": '{"in":{"0":2,"1":0},"b":{"0":-2}}'}, False, id="offsets"),
+        pytest.param({"startingTimestamp": "1"}, False, id="time"),
+        pytest.param({"startingOffsets": "earliest", "failOnDataLoss": "false"}, True, id="gone"),
+    ],
+)
+@reads_streams
+def test_a_first_batch_does_not_need_the_offsets_of_a_new_query(
+    store: Store, options: dict[str, str], is_deleted: bool
+) -> None:
+    """Which partitions that are added, and a topic that is deleted, make impossible."""
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    from txnlog.spark.source import TxnlogDataSource
+
+    store.topics.create("b")
+    fill(store, "b", 1, partitions=1)
+    given = {"path": store.url, "subscribe": "in,b", **options}
+
+    def query() -> Any:
+        source = TxnlogDataSource(given)
+        return source.streamReader(source.schema())
+
+    def ranges(reader: Any, begin: object, end: object) -> dict[str, list[tuple[int, int]]]:
+        return spans(tuple(part for task in reader.partitions(begin, end) for part in task.ranges))
+
+    first = query()
+    begin = first.initialOffset()
+    end = first.latestOffset(begin, ReadAllAvailable())
+    planned = ranges(first, begin, end)
+    assert sum(stop - start for parts in planned.values() for start, stop in parts) in (9, 11)
+    if is_deleted:
+        store.topics.delete("b")
+        del planned["b:0"]
+    store.topics.alter("in", partitions=3)
+    new, restarted = query(), query()
+    with pytest.raises((InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition)):
+        new.latestOffset(new.initialOffset(), ReadAllAvailable())
+    assert ranges(restarted, restarted.initialOffset(), end) == planned
+    fill(store, "in", 1, partitions=3)
+    following = restarted.latestOffset(end, ReadAllAvailable())
+    assert {**ranges(restarted, end, following)} == {
+        "in:0": [(5, 6)],
+        "in:1": [(5, 6)],
+        "in:2": [(0, 1)],
+    }
 
 
 def test_an_empty_first_batch_too(store: Store) -> None:
