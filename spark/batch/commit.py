@@ -49,6 +49,9 @@ def group_by_topic(segments: Iterable[UploadedSegment]) -> dict[str, list[Upload
 def find_open_transaction(store: Store, transactional_id: str) -> TransactionRef | None:
     """The open transaction that a read with this id has begun; None if no read has.
 
+    One that has rows of topics, and no offsets that a read has consumed, was left open by a write
+    that died: it is aborted when this one begins its own.
+
     Raises:
         InvalidTxnState: a read had begun one and it has ended. Writing without it would leave
             the group's offsets behind, and the same records would be processed again.
@@ -56,7 +59,7 @@ def find_open_transaction(store: Store, transactional_id: str) -> TransactionRef
     head = store.logs.transactions.head(transactional_id)
     if head is None:
         return None
-    if head.state.open:
+    if head.state.open and (head.state.consumed or not head.state.topics):
         return head.state.ref
     if head.state.consumed:
         raise InvalidTxnState(

@@ -11,10 +11,12 @@ from txnlog.log.uploads import UploadedSegment
 from txnlog.segments.records import normalize
 from txnlog.spark.batch import commit, manifests
 from txnlog.spark.batch.rows_to_records import TopicRecords
+from txnlog.state.transaction import ConsumedOffset
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
+from txnlog.write.coordinator import Coordinator
 from txnlog.write.segment_uploads import SegmentUploader
 
 
@@ -115,6 +117,33 @@ def test_a_job_that_took_too_long_is_refused() -> None:
         commit.append(store, {"t": plain})
     commit.commit_transaction(store, "p", 60_000, {"t": uploaded(store, "t")})
     assert store.scan("t").to_arrow().num_rows == 1
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["read", "only-write"])
+@pytest.mark.parametrize("places", [True, False], ids=["placed", "begun"])
+@pytest.mark.parametrize("consumes", [True, False], ids=["rows", "nothing"])
+def test_only_what_a_read_has_begun_is_gone_on_with(
+    reads: bool, places: bool, consumes: bool
+) -> None:
+    """A write that died has left its own open: the next one has its own, and its own time."""
+    clock = VirtualClock()
+    store = attach(HeapStorage(), create=True, clock=clock)
+    store.topics.create("t")
+    dead = Coordinator(store.logs, "p", 60_000)
+    dead.initialize()
+    if reads:
+        dead.begin(consumed=[ConsumedOffset("g", "t", 0, None, 1)] if consumes else ())
+    if places:
+        dead.place({"t": uploaded(store, "t")})
+    fresh = attach(store.storage, clock=clock)
+    found = commit.find_open_transaction(fresh, "p")
+    assert (found is not None) == (reads and (consumes or not places))
+    if found is None:
+        segments = {"t": uploaded(fresh, "t")}
+        clock.sleep(130)
+        assert attach(store.storage, clock=clock).scan("t").record_count == 0
+        commit.commit_transaction(fresh, "p", 60_000, segments, found)
+        assert attach(store.storage, clock=clock).scan("t").record_count == 1
 
 
 def test_timestamps_outside_of_the_limits_are_refused(memory_storage: Storage) -> None:
