@@ -178,9 +178,12 @@ def common_schema(schemas: Mapping[str, TopicSchema | None]) -> TopicSchema | No
     for topic, schema in found[1:]:
         first, expected = found[0]
         if schema != expected:
+            one, other = _describe(expected), _describe(schema)
+            if one == other:
+                other += ", but their files have them in other ways, since one was altered"
             raise InvalidOption(
-                f"topics {first!r} and {topic!r} cannot be read at once: {first!r} "
-                f"{_describe(expected)}, and {topic!r} {_describe(schema)}. Read each by itself"
+                f"topics {first!r} and {topic!r} cannot be read at once: {first!r} {one}, and "
+                f"{topic!r} {other}. Read each by itself; unionByName puts the frames together"
             )
     return found[0][1] if found else None
 

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.support.read.overlapping_transactions import overlap
@@ -426,6 +427,16 @@ def test_a_group_of_a_recreated_topic_is_told_apart(store: Store) -> None:
     assert _pinned(store, subscribe="t", **relaxed) == [(1, 0, 4)]
     chosen = {"group.id": "g", "startingOffsets": '{"t":{"0":0,"1":2}}'}
     assert _pinned(store, subscribe="t", **chosen) == [(1, 2, 4)]
+
+
+def test_who_reads_topics_together_learns_what_differs(store: Store) -> None:
+    """Also where both have the same columns by now, which the files of one have otherwise."""
+    columns = pa.schema([("id", pa.int64()), ("v", pa.string())])
+    store.topics.create("made", schema=columns)
+    store.topics.create("altered", schema=pa.schema([("id", pa.int64())]))
+    store.topics.alter("altered", schema=columns)
+    with pytest.raises(InvalidOption, match=r"in other ways, since one was altered.*unionByName"):
+        _pinned(store, subscribe="made,altered")
 
 
 def test_tasks_are_bounded_by_records_and_by_bytes() -> None:
