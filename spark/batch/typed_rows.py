@@ -188,11 +188,5 @@ class TypedRows:
         return records, self._records.keys(records)
 
     def keys(self, rows: pa.RecordBatch) -> pa.Array:
-        """The keys of rows that are not checked yet, binary. Raises InvalidRecord for a null."""
-        columns = []
-        for name in self._schema.key:
-            column = rows.column(name)
-            if column.null_count:
-                raise InvalidRecord(f"topic {self._spec.topic!r}: column {name!r} is null in a row")
-            columns.append(column.cast(self._schema.columns.field(name).type))
-        return encode_keys(columns, rows.num_rows)
+        """The keys of rows that are not checked yet, binary. Raises InvalidRecord."""
+        return self._records.keys_alone(rows)

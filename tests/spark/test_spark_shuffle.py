@@ -14,6 +14,7 @@ from tests.spark.spark_helpers import numbers, save, stored
 from txnlog import Store
 from txnlog.errors import InvalidOption, InvalidRecord, UnknownTopicOrPartition
 from txnlog.spark import shuffle_by_partition
+from txnlog.spark.batch.typed_rows import TypedRows
 
 
 def _where(store: Store, topic: str) -> dict[int, int]:
@@ -95,6 +96,28 @@ def test_typed_rows_without_a_key_go_by_what_is_exact(spark: SparkSession, store
     assert runs[0] == runs[1]
     counts = [list(runs[0].values()).count(partition) for partition in range(5)]
     assert min(counts) > 30, "rows are spread"
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        pytest.param(pa.int32(), pa.array([1 << 40]), id="too-large"),
+        pytest.param(pa.int32(), pa.array([None], pa.int32()), id="null"),
+        pytest.param(pa.string(), pa.array([b"\xff"]).cast(pa.string(), False), id="no-text"),
+        pytest.param(pa.timestamp("s", "UTC"), pa.array([1 << 62]), id="no-time"),
+    ],
+)
+def test_a_wrong_key_is_refused_as_by_a_write(
+    store: Store, kind: pa.DataType, key: pa.Array
+) -> None:
+    store.topics.create("t", schema=pa.schema([("id", kind)]), key=["id"])
+    typed = TypedRows(store.logs.topic_spec("t"))
+    rows = pa.record_batch({"id": key})
+    with pytest.raises(InvalidRecord) as by_write:
+        typed(rows, 0)
+    with pytest.raises(InvalidRecord) as by_shuffle:
+        typed.keys(rows)
+    assert str(by_shuffle.value) == str(by_write.value)
 
 
 @pytest.mark.more

@@ -120,6 +120,7 @@ class TypedRecords:
         arrays = [self.cast(batch.column(field.name), field) for field in fields]
         for field, array in zip(fields, arrays, strict=True):
             self._check_text(array, field.name)
+            self._check_nulls(array, self.columns.field(field.name), None)
             self._check_times(array, field.name)
         return encode_keys(arrays, batch.num_rows)
 
