@@ -30,7 +30,6 @@ from pyspark.sql.types import (
 )
 
 from txnlog.columns.constraints import constraints_of
-from txnlog.columns.keys import encode_keys
 from txnlog.errors import InvalidRecord
 from txnlog.log.uploads import TopicSpec
 from txnlog.schema import HEADERS, OFFSET, PARTITION, TOPIC
