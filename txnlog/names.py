@@ -66,7 +66,7 @@ _FRAMED = re.compile(
     r"\.(?:json|commit|abort|checkpoint|list|rewrites|closed-[1-9]|seen-\d+|join|leave|read|skipped)\Z"
     r"|/[0-9a-f]{32}(?:\.\d{1,18}){3}\Z"  # a heartbeat
 )
-_READ_NOTE = re.compile(r"([0-9a-f]{32})\.([0-9a-f-]{1,80})(?:\.[0-9a-f]{32})?\.read")
+_READ_NOTE = re.compile(r"([0-9a-f]{32})\.([0-9a-f-]{1,80})\.[0-9a-f]{32}\.read")
 _SKIPPED_NOTE = re.compile(r"([0-9a-f]{32})\.[0-9a-f]{32}\.skipped")
 
 

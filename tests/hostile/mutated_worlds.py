@@ -91,7 +91,7 @@ def logs() -> Files:
     store.storage.put(f"topics/t/retired/{nonce}.json", framed(retired))
     left = {"kind": "handed-out", "store_id": store.store_id, "until_ms": BEGAN_MS}
     left |= {"transaction": {"transactional_id": "job", "number": 0, "producer_id": 0}}
-    store.storage.put(f"staging/{nonce}.{nonce}-1.read", framed(left))
+    store.storage.put(f"staging/{nonce}.{nonce}-1.{nonce}.read", framed(left))
     seen = {"kind": "seen", "at_ms": BEGAN_MS}
     store.storage.put(f"transactions/open/{0:020}.seen-{BEGAN_MS}", framed(seen))
     return files_of(store.storage)  # type: ignore[arg-type] # a HeapStorage

@@ -203,7 +203,7 @@ SMALL = [
     names.join_request("g", names.JoinRequest(MEMBER, 7)),
     names.leave_request("g", MEMBER),
     f"transactions/p/{names.witness_file(4, 1_700_000_000_000)}",
-    f"staging/{MEMBER}.{'1' * 32}-4.read",
+    f"staging/{MEMBER}.{'1' * 32}-4.{'2' * 32}.read",
     f"staging/{MEMBER}.{'2' * 32}.skipped",
 ]
 

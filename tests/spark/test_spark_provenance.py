@@ -17,7 +17,6 @@ import txnlog
 from tests.spark.spark_helpers import data_files, dotted, fill, load, numbers, save, stored
 from txnlog import Store
 from txnlog.errors import InvalidTxnState, ProducerFenced
-from txnlog.names import read_note_owner
 from txnlog.spark import transaction
 from txnlog.spark.batch import provenance
 from txnlog.spark.batch.provenance import CommitScope, Origin
@@ -382,13 +381,6 @@ def test_a_note_hides_none_of_an_earlier_transaction(
     scope = CommitScope(in_block=True, block=blocks[-1])
     with pytest.raises(InvalidTxnState, match="its own transaction only"):
         provenance.check_rows(topics, ["1-7"], scope)
-    assert staged(topics) == []
-
-
-def test_notes_of_older_versions_are_deleted(topics: Store) -> None:
-    owner = read_note_owner("etl")
-    topics.storage.put_if_absent(f"staging/{owner}.1-7.read", b"whatever it is")
-    provenance.delete_notes(topics, "etl")
     assert staged(topics) == []
 
 
