@@ -179,7 +179,9 @@ class Consumer:
         """Read these topics, with the partitions that are added later.
 
         A consumer with a group shares them with the group's other members from its first poll on,
-        and polls tell ``listener`` what comes and goes. Without a group it reads all of them.
+        and polls tell ``listener`` what comes and goes. Without a group it reads all of them. Of
+        other topics it returns nothing from now on; a member has their partitions until a poll
+        revokes them.
 
         Args:
             topics: their names.
@@ -221,9 +223,10 @@ class Consumer:
         if self._group_id is None or self._membership is None:
             self._assign(self._all_partitions(snapshot))
             return
-        # Partitions set by assign() are not its share.
-        is_alone = self._rebalancer is None
-        dropped = [where for where in self._assigned if is_alone or where.topic not in wanted]
+        # A member keeps its partitions until the rebalance takes them: its listener may commit
+        # them, and they stay its own if it subscribes to their topics again before that. Those set
+        # by assign() are not its share.
+        dropped = [*self._assigned] if self._rebalancer is None else []
         self._rebalancer = self._rebalancer or Rebalancer(
             self._logs, self._group_id, self._membership, self._poll_wait.look_now
         )
