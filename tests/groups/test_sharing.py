@@ -20,6 +20,7 @@ from txnlog.clock import Signal
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     CommitFailed,
+    CorruptEntry,
     FencedInstanceId,
     GroupNotEmpty,
     IllegalGeneration,
@@ -27,6 +28,7 @@ from txnlog.errors import (
     InconsistentGroupProtocol,
     InvalidOption,
     RebalanceInProgress,
+    StorageError,
     UnknownMemberId,
 )
 from txnlog.groups.heartbeats import Observer, put_heartbeat
@@ -727,6 +729,109 @@ def test_its_thread_tells_of_news() -> None:
     thread._thread.start()
     thread._thread.join(10)
     assert told == [3]
+
+
+class Failing(Silent):
+    """A member that is due at once, and whose first heartbeats fail."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = iter(errors)
+        self.ended = threading.Event()
+
+    def due_in_s(self) -> float:
+        return 3600.0 if self.ended.is_set() else 0.0
+
+    def tick(self) -> None:
+        error = next(self.errors, None)
+        if error is not None:
+            raise error
+        self.ended.set()
+
+    def has_news(self) -> bool:
+        return False
+
+
+FAILURES = {
+    "the storage": StorageError("down"),
+    "an assignor": KeyError("mine"),
+    "its result": InvalidOption("wrong"),
+    "the log": CorruptEntry("damaged"),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_its_thread_goes_on_whatever_fails(failure: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The application may work for longer than its session before it polls; an error passes."""
+    error = FAILURES[failure]
+    member, owner = Failing(error, error, error), Silent()
+    thread = _HeartbeatThread(member, owner, int)  # type: ignore[arg-type]
+    thread._thread.start()
+    assert member.ended.wait(10)
+    thread.stop()
+    thread._thread.join(10)
+    is_passing = isinstance(error, StorageError)
+    assert thread.has_failed is not is_passing
+    assert len(caplog.records) == (3 if is_passing else 1)
+
+
+def test_a_poll_raises_what_its_thread_has_met(group: Group) -> None:
+    """As long as it happens; then it is forgotten."""
+    raises = False
+
+    def mine(counts: Any, subscriptions: Any, owned: Any) -> Any:
+        if raises:
+            raise KeyError("mine")
+        return {next(iter(subscriptions)): T}
+
+    one = group.consumer("one", partition_assignment_strategy=mine)
+    two = group.consumer("two", partition_assignment_strategy=mine)
+    group.rounds(one, two)
+    rebalancer = one._rebalancer
+    assert rebalancer is not None
+    member = rebalancer._member
+    assert member is not None
+    two.close()
+    raises = True
+    rebalancer._thread = thread = _HeartbeatThread(Silent(), rebalancer, int)  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match="mine"):
+        member.tick()  # by the thread
+    thread.has_failed = True
+    for _ in range(3):
+        with pytest.raises(KeyError, match="mine"):
+            one.poll()
+    raises = False
+    one.poll()
+    assert not thread.has_failed
+    one.close()
+
+
+@pytest.mark.parametrize("then", ["poll", "subscribe", "close"])
+@pytest.mark.parametrize("step", ["_look", "_beat"])
+def test_who_joined_and_failed_then_and_was_expired_joins_anew(
+    group: Group, monkeypatch: pytest.MonkeyPatch, step: str, then: str
+) -> None:
+    """It has no thread yet, so others take it for dead if it polls late."""
+    one, two = group.consumer("one"), group.consumer("two")
+    group.rounds(one)
+
+    def fails(*_: object, **__: object) -> None:
+        raise KeyError(step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Member, step, fails)
+        with pytest.raises(KeyError, match=step):
+            two.poll()
+    group.rounds(one, count=25)
+    assert len(group.store.groups.describe("g").members) == 1
+    if then == "close":
+        two.close()
+        return
+    if then == "subscribe":
+        two.subscribe(["t", "out"])
+    group.rounds(two, one)
+    more = [TopicPartition("out", 0)] if then == "subscribe" else []
+    assert two.assignment()
+    assert sorted([*one.assignment(), *two.assignment()]) == [*more, *T]
 
 
 @pytest.mark.parametrize("line", [0, 1])

@@ -124,10 +124,10 @@ class Rebalancer:
     def change_topics(self, topics: Iterable[str]) -> None:
         """Share in other topics from now on, with the same listener."""
         self._topics = tuple(topics)
-        if self._joining is not None:
-            self._joining[1].subscribe(self._topics)
-        if self._member is not None and self._process == os.getpid():
-            with suppress(UnknownMemberId):  # the next poll joins, with these
+        with suppress(UnknownMemberId):  # the next poll joins, with these
+            if self._joining is not None:
+                self._joining[1].subscribe(self._topics)
+            if self._member is not None and self._process == os.getpid():
                 self._member.subscribe(self._topics)
 
     def named_topics(self) -> Collection[str]:
@@ -176,13 +176,17 @@ class Rebalancer:
     def _tell(self, member: Member) -> None:
         """Record that the application polls; send a heartbeat if one is late.
 
-        It is late without a thread, or if the thread was held up as long as this process was.
+        It is late without a thread, or if the thread was held up as long as this process was. If
+        the thread met an error, it is tried here once more: so the application gets the error.
         """
         member.polled()
         self._keep_beating(member)
+        thread = self._thread
         late_s = -member.due_in_s()
-        if late_s >= (0 if self._thread is None else member.pause_s()):
+        if late_s >= (0 if thread is None else member.pause_s()) or (thread and thread.has_failed):
             member.tick()
+            if thread is not None:
+                thread.has_failed = False
 
     def _keep_beating(self, member: Member) -> None:
         """Start the thread, if it has not started: an interrupt may have come between."""
@@ -199,7 +203,11 @@ class Rebalancer:
             self._lose(reader)
             member = self._new_member()
             member.polled()
-            member.join()
+            try:
+                member.join()
+            except UnknownMemberId:
+                self._joining = None  # it had joined, failed then, and was taken for dead
+                return True
             self._member, self._process = member, os.getpid()
             self._joining = self._thread = None
             self._keep_beating(member)
@@ -318,6 +326,8 @@ class _HeartbeatThread:
         self._on_news = on_news
         self._woken = Signal()
         self._abandoned = False
+        self.has_failed = False
+        """Whether it met an error since a poll has sent a heartbeat: one that may not pass."""
         # The owner may be collected anywhere, even while this group's log is read, or this thread
         # waits: so only the thread leaves, and the signal takes no lock.
         self._end = weakref.finalize(owner, self.abandon)
@@ -358,10 +368,11 @@ class _HeartbeatThread:
             except StorageError as error:
                 # The beat that failed counts as one: the next one is due an interval later.
                 _logger.warning("a heartbeat of group %r failed: %s", self._member.group_id, error)
-            except TxnlogError:
-                # The next poll finds it late, beats itself, and raises the same error.
-                _logger.exception("the heartbeats of group %r ended", self._member.group_id)
-                return
+            except Exception:  # an assignor of the user's may raise anything
+                # It goes on: the application may work for long until its next poll.
+                if not self.has_failed:
+                    _logger.exception("a heartbeat of group %r failed", self._member.group_id)
+                self.has_failed = True
         if self._abandoned:
             try:
                 self._member.close("never closed")
