@@ -728,7 +728,7 @@ class Consumer:
 
         Raises:
             InvalidOption, OffsetMetadataTooLarge: see the message.
-            UnknownTopicOrPartition: one of the topics does not exist.
+            UnknownTopicOrPartition: one of the topics or partitions does not exist.
             CommitFailed: a partition was given to somebody else; the subclasses tell more.
             GroupNotEmpty: the group has members, and this consumer is not one of them: it has not
                 polled yet, or has its partitions by ``assign``.

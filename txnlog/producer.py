@@ -219,16 +219,15 @@ class Producer:
                 id they are compared with what they are now.
 
         Raises:
-            UnknownTopicOrPartition: only a group id was given, and a topic does not exist.
+            UnknownTopicOrPartition: only a group id was given, and a topic or one of the partitions
+                does not exist.
             CommitFailed: raised at the commit, if the group's offsets have moved.
         """
         self._transactional("send_offsets_to_transaction")
         self._require(Phase.IN_TRANSACTION, "send_offsets_to_transaction")
         with self._fail_on_error(), self._retries.waiting(self._logs.storage):
-            metadata = group_now(self._logs, offsets, group)
-            self._offsets.add(
-                metadata, {where: check_offset(where, at) for where, at in offsets.items()}
-            )
+            chosen = {where: check_offset(where, at) for where, at in offsets.items()}
+            self._offsets.add(group_now(self._logs, chosen, group), chosen)
 
     @exclusive
     def commit_transaction(self) -> Placed:

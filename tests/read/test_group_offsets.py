@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.support.groups.alone import read_alone
@@ -12,6 +14,7 @@ from txnlog.errors import (
     ConcurrentTransactions,
     NoOffsetForPartition,
     OffsetOutOfRange,
+    UnknownTopicOrPartition,
 )
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
@@ -210,3 +213,60 @@ def test_a_seek_below_the_log_start(store: Store, policy: AutoOffsetReset) -> No
     expected = list(range(3, 10)) if policy == "earliest" else []
     assert [record.offset for record in consumer.poll()] == expected
     assert consumer.position(T0) == 10
+
+
+def commit(store: Store, where: TopicPartition) -> None:
+    with store.consumer(group_id="g") as consumer:
+        consumer.assign([T0])
+        consumer.commit({where: 2})
+
+
+def commit_async(store: Store, where: TopicPartition) -> None:
+    with store.consumer(group_id="g") as consumer:
+        consumer.commit_async({where: 2})
+
+
+def send_offsets(store: Store, where: TopicPartition) -> None:
+    with store.producer(transactional_id="p") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send_offsets_to_transaction({where: 2}, "g")
+
+
+def reset(store: Store, where: TopicPartition) -> None:
+    store.groups.reset_offsets("g", to={where: 2})
+
+
+WAYS = (commit, commit_async, send_offsets, reset)
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known topic", "unread topic"])
+@pytest.mark.parametrize("way", WAYS)
+def test_offsets_of_partitions_that_come_later(
+    store: Store, way: Callable[[Store, TopicPartition], None], is_known: bool
+) -> None:
+    """They are refused, and so do not count when it comes: its records would be passed over."""
+    one = another(store)
+    if is_known:
+        one.topics.describe("t")
+    later = TopicPartition("t", 2)
+    with pytest.raises(UnknownTopicOrPartition, match="no partition 2"):
+        way(one, later)
+    another(store).topics.alter("t", partitions=3)
+    assert committed_offset(store, later) is None
+    with store.producer() as producer:
+        for number in range(4):
+            producer.send("t", b"%d" % number, partition=2)
+    way(one, later)
+    assert committed_offset(store, later) == (2, "")
+
+
+def test_offsets_of_topics_that_are_gone_are_not_refused(store: Store) -> None:
+    """What was read is committed with other topics' offsets, and counts nowhere."""
+    consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    consumer.poll()
+    another(store).topics.delete("t")
+    consumer.commit({T0: 10, T1: 0})
+    another(store).topics.create("t", partitions=1)
+    consumer.commit({T0: 10, T1: 0})
+    assert committed_offset(store) is None

@@ -170,8 +170,11 @@ class GroupPositions:
         self, given: Mapping[TopicPartition, int | OffsetAndMetadata], metadata: str
     ) -> list[OffsetCommit]:
         offsets = {where: check_offset(where, at, metadata) for where, at in given.items()}
+        topic_ids = {topic: self._topic_id(topic) for topic in {w.topic for w in offsets}}
+        # It has read those in which it began.
+        self._logs.check_partitions([w for w in offsets if w not in self._starts], topic_ids)
         return [
-            OffsetCommit(*where, at.offset, at.metadata, topic_id=self._topic_id(where.topic))
+            OffsetCommit(*where, at.offset, at.metadata, topic_id=topic_ids[where.topic])
             for where, at in sorted(offsets.items())
         ]
 

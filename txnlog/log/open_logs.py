@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Generic, Literal, TypeVar
 
@@ -28,6 +28,7 @@ from txnlog.log.state_log import LogPolicy, StateLog
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.transaction_log import TransactionLog
 from txnlog.log.uploads import TopicSpec
+from txnlog.names import TopicPartition
 from txnlog.storage.base import Storage
 
 SKEW_MS = 60_000
@@ -149,6 +150,30 @@ class Logs:
         log = self.topic(topic)
         log.refresh()
         return log.spec()
+
+    def check_partitions(
+        self, partitions: Iterable[TopicPartition], topic_ids: Mapping[str, str]
+    ) -> None:
+        """Raise UnknownTopicOrPartition for a partition that its topic does not have.
+
+        An offset of it would count as soon as the topic has it. The storage is asked only about
+        numbers beyond those that are known. ``topic_ids`` are those that the topics had: of one
+        that is gone no partition is refused, since its offsets count nowhere.
+        """
+        numbers: dict[str, list[int]] = {}
+        for where in partitions:
+            numbers.setdefault(where.topic, []).append(where.partition)
+        for topic, chosen in numbers.items():
+            log = self.topic(topic)
+            with log.lock:
+                state = log.state
+                if state.topic_id == topic_ids[topic] and max(chosen) < len(state.partitions):
+                    continue
+            log.refresh()
+            with log.lock:
+                state = log.state
+                if state.topic_id == topic_ids[topic]:
+                    state.check_partitions(topic, chosen)
 
     def tidy(self, logs: Iterable[StateLog[Any, Any]]) -> None:
         """Upkeep by a writer after its append: end hanging transactions, put a checkpoint.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from txnlog.errors import CommitFailed
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
@@ -82,13 +82,18 @@ class SentOffsets:
 
 
 def group_now(
-    logs: Logs, partitions: Iterable[TopicPartition], group: str | GroupMetadata
+    logs: Logs, partitions: Collection[TopicPartition], group: str | GroupMetadata
 ) -> GroupMetadata:
-    """The group and where it stands; now, if only its id is known."""
+    """The group and where it stands; now, if only its id is known.
+
+    Raises UnknownTopicOrPartition if a topic or partition does not exist; a consumer's metadata has
+    only what it has read.
+    """
     if isinstance(group, GroupMetadata):
         return group
     topics = sorted({where.topic for where in partitions})
     topic_ids = {topic: logs.topic_spec(topic).topic_id for topic in topics}
+    logs.check_partitions(partitions, topic_ids)
     log = logs.fresh_group(check_group_id(group))
     with log.lock:
         return GroupMetadata.of(log.state, group, partitions, topic_ids)
