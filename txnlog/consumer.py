@@ -530,6 +530,9 @@ class Consumer:
                 for where in self._all_partitions(snapshot):
                     self._assigned.setdefault(where)
             partitions = [where for where in self._assigned if where.topic in views]
+            if self._rebalancer is not None:
+                # What a topic made anew lacks, the rebalance that is under way takes away.
+                partitions = [w for w in partitions if w.partition < len(views[w.topic].partitions)]
             if group is not None and self._rebalancer is not None:
                 # A former owner's transaction is about to move them: the start is not decided yet.
                 held = group.held().keys() - self._positions.keys()

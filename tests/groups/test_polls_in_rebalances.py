@@ -250,6 +250,33 @@ def test_a_topic_that_is_gone_for_a_while(group: Group) -> None:
     assert (len(one.assignment()), len(two.assignment())) == (1, 1)
 
 
+@pytest.mark.parametrize("assignor", ["cooperative-sticky", "range"])
+@pytest.mark.parametrize("partitions", [1, 3, 6])
+@pytest.mark.parametrize("leaves", [False, True], ids=["at rest", "in a rebalance"])
+def test_a_topic_that_is_made_anew(
+    group: Group, leaves: bool, partitions: int, assignor: str
+) -> None:
+    """No poll fails, also where the rebalance under way has not taken what the topic lacks."""
+    one, two = (begin(group, partition_assignment_strategy=assignor) for _ in range(2))
+    group.rounds(one, two)
+    for consumer in (one, two):
+        take_part(consumer)  # so that no heartbeat is due
+    if leaves:
+        two.close()
+        one.commit()  # so it learns of that
+    group.store.topics.delete("t")
+    group.store.topics.create("t", partitions=partitions)
+    with group.store.producer() as producer:
+        for number in range(partitions):
+            producer.send("t", b"new", partition=number)
+    found = []
+    for _ in range(6):
+        for consumer in (one,) if leaves else (one, two):
+            found += [record.partition for record in consumer.poll()]
+        group.clock.time_ms += 3_000
+    assert sorted(found) == [*range(partitions)]
+
+
 def test_a_single_member_is_removed_by_its_name(group: Group) -> None:
     begin(group, group_instance_id="ab").poll()
     begin(group, group_instance_id="a").poll()

@@ -15,9 +15,10 @@ from typing import Any
 
 from txnlog import ConsumerConfig
 from txnlog.consumer import Consumer
-from txnlog.errors import CommitFailed, FencedInstanceId, TxnlogError
+from txnlog.errors import CommitFailed, FencedInstanceId, TxnlogError, UnknownTopicOrPartition
 from txnlog.groups.rebalance import ConsumerRebalanceListener
 from txnlog.names import TopicPartition
+from txnlog.read.consumer_record import ConsumerRecord
 from txnlog.store import Store
 from txnlog.testing import FaultRates, Process, Simulation
 
@@ -92,10 +93,11 @@ class GroupRun:
         while self._left_ms() > self.calm_ms:
             process.clock.sleep(chance.uniform(2.0, 12.0))
             topic = f"in-{chance.randrange(3)}"
-            if topic in made:
+            was_there = topic in made
+            if was_there:
                 store.topics.delete(topic)
                 made.remove(topic)
-            else:
+            if not was_there or chance.random() < 0.5:  # made anew at once
                 partitions = chance.randint(1, 3)
                 store.topics.create(topic, partitions=partitions)
                 self._send(store, topic, partitions)
@@ -119,7 +121,7 @@ class GroupRun:
                         transactional_id=f"w{number}", transaction_timeout_ms=20_000
                     )
                     producer.init_transactions()
-                records = consumer.poll(max_records=chance.randint(1, 5))
+                records = self._poll(consumer, chance.randint(1, 5))
                 begun = [int(record.value or b"") for record in records]
                 if chance.random() < 0.1 and self._left_ms() > self.calm_ms:
                     process.clock.sleep(chance.choice([2, 8, 15, 40]))
@@ -149,6 +151,13 @@ class GroupRun:
         self.simulation._actors[number].rates = CALM
         if consumer is not None:
             consumer.close()
+
+    def _poll(self, consumer: Consumer, most: int) -> list[ConsumerRecord]:
+        try:
+            return consumer.poll(max_records=most)
+        except UnknownTopicOrPartition as error:
+            # One of the topics is always there, and which partitions are is not the application's.
+            raise Violation(f"gone: {error}") from error
 
     def _leaves(self, process: Process) -> bool:
         """Whether a member is to leave now; waits if the others do so, too, in a moment."""
