@@ -73,7 +73,6 @@ class Producer:
         self._serializers = serializers
         self._retries = settings.retries
         self._plain = PlainWriter(logs, settings.retries)
-        self._background = BackgroundWriter(self._plain) if settings.acks is Acks.NONE else None
         self._lock = ProducerLock()
         self._coordinator: Coordinator | None = None
         writes_as: WritesAs = self._plain.writes_as
@@ -82,6 +81,11 @@ class Producer:
             self._coordinator, writes_as = coordinator, lambda _: coordinator.state.ref
         self._records = RecordBuffers(
             logs, writes_as, settings, flush=weakref.WeakMethod(self.flush)
+        )
+        self._background = (
+            BackgroundWriter(self._plain, self._records.look_again)
+            if settings.acks is Acks.NONE
+            else None
         )
         self._phase = Phase.READY if transactional_id is None else Phase.NEW
         self._sending = Phase.READY if transactional_id is None else Phase.IN_TRANSACTION
@@ -546,6 +550,7 @@ class Producer:
             except TxnlogError as error:
                 _logger.warning("records for topic %r are not written: %s", topic, error)
                 self._records.forget(topic)
+                self._plain.give_up(error)
                 refused = refused or error
                 continue
             self._records.forget_outdated([topic])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from txnlog import Producer, Store
 from txnlog.config import AcksValue
 from txnlog.errors import InvalidRecord, RecordTooLarge, UnknownTopicOrPartition
 from txnlog.testing import FaultyStorage, VirtualClock
+from txnlog.write.deliveries import FutureRecordMetadata
 from txnlog.write.topic_buffer import METADATA_MAX_AGE_S
 
 pytestmark = pytest.mark.store(topics={}, on="heap")
@@ -84,6 +86,35 @@ def test_what_waits_for_the_old_topic_is_refused(store: Store, clock: VirtualClo
     assert another(store).scan("t").to_arrow().column("value").to_pylist() == [b"new"]
 
 
+@pytest.mark.parametrize("way", ["send", "send_batch"])
+@pytest.mark.parametrize("acks", ["all", 0])
+def test_who_is_told_of_a_refusal_may_send_more(store: Store, acks: AcksValue, way: str) -> None:
+    """One flush is refused when a topic is made anew: what is sent from then on is not."""
+    store.topics.create("t")
+    producer = store.producer(acks=acks)
+    write(producer, b"old", None, transactional=False)
+    wait_for_background(producer)
+    recreate(store)
+    looks: list[bool] = []
+
+    def note(told: FutureRecordMetadata) -> None:
+        assert isinstance(told.exception(), UnknownTopicOrPartition)
+        buffer = producer._records._topics.get("t")
+        looks.append(buffer is None or buffer.outdated)
+
+    producer.send("t", b"old").add_done_callback(note)
+    with suppress(UnknownTopicOrPartition):
+        producer.flush()
+    wait_for_background(producer)
+    assert looks == [True]
+    if way == "send":
+        producer.send("t", b"new")
+    else:
+        producer.send_batch("t", [{"value": b"new"}])
+    producer.close()
+    assert values(another(store)) == [b"new"]
+
+
 def test_without_acks_what_follows_refused_records_is_written(store: Store) -> None:
     """The next ones look at the topic again, however new its metadata is."""
     store.topics.create("t", partitions=2)
@@ -97,7 +128,7 @@ def test_without_acks_what_follows_refused_records_is_written(store: Store) -> N
         wait_for_background(producer)
     producer.close()
     found = another(store).scan("t").to_arrow().column("value").to_pylist()
-    assert found == [b"2", b"3"]
+    assert found == [b"1", b"2", b"3"]
 
 
 @dataclass(frozen=True)

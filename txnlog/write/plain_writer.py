@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -82,7 +82,7 @@ class PlainWriter:
 
         Raises:
             CommitStateUnknown: they stay pending, and may have been placed; call again.
-            TxnlogError: they were refused, and are no longer pending.
+            TxnlogError: they were refused. They stay pending, too: give them up.
         """
         waiting = self._pending[0]
         try:
@@ -93,9 +93,6 @@ class PlainWriter:
                 f"records for topic {waiting.topic!r} may or may not have been written: {error}. "
                 "Nothing was deleted; flush() again: what was written is not written twice"
             ) from error
-        except TxnlogError as error:
-            self.give_up(error)
-            raise
         for batch in waiting.sent:
             batch.resolve(waiting.topic, {at: [offsets] for at, offsets in placed.items()})
         self._pending.pop(0)  # after that: what an interrupt leaves here is recognised, and told
@@ -122,12 +119,11 @@ class PlainWriter:
         )
 
     def give_up(self, error: TxnlogError) -> None:
-        """Drop the pending segments of the first topic."""
+        """Drop the pending segments of the first topic, and tell those who wait for them."""
         given_up = self._pending.pop(0)
-        refuse(given_up.sent, error)
-        topic = given_up.topic
         # The next append gets a new producer id: it must not be taken for a repeat of this.
-        self._writers.pop(topic, None)
+        self._writers.pop(given_up.topic, None)
+        refuse(given_up.sent, error)
 
     def close(self) -> None:
         """What is still pending stays in doubt."""
@@ -141,10 +137,14 @@ class PlainWriter:
 
 
 class BackgroundWriter:
-    """For acks=0: finishes uploads and places them in the background, in order."""
+    """For acks=0: finishes uploads and places them in the background, in order.
 
-    def __init__(self, plain: PlainWriter) -> None:
+    ``on_refusal`` is called by its thread with a topic that has taken no records.
+    """
+
+    def __init__(self, plain: PlainWriter, on_refusal: Callable[[str], object]) -> None:
         self._plain = plain
+        self._on_refusal = on_refusal
         self._pool: ThreadPoolExecutor | None = None
         self._waiting: deque[Future[None]] = deque()
         self._refused: set[str] = set()
@@ -200,5 +200,8 @@ class BackgroundWriter:
                 self._plain.give_up(error)
                 _logger.warning("acks=0: %s", error)
             except TxnlogError as error:
+                # First: who is told may send more.
                 self._refused.add(waiting)
+                self._on_refusal(waiting)
+                self._plain.give_up(error)
                 _logger.warning("acks=0: records for topic %r are lost: %s", waiting, error)

@@ -5,6 +5,7 @@ Used by a producer between its sends and its flush, and by a Spark transaction f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import Field
 from functools import partial
@@ -214,6 +215,12 @@ class RecordBuffers:
     def forget(self, topic: str) -> None:
         """Forget a topic's metadata; nothing is buffered for it."""
         self._topics.pop(topic, None)
+
+    def look_again(self, topic: str) -> None:
+        """Look at a topic's metadata with its next record, however new it is. By any thread."""
+        buffer = self._topics.get(topic)
+        if buffer is not None:
+            buffer.fresh_until_s = -math.inf
 
     def forget_outdated(self, topics: Iterable[str]) -> None:
         """Forget the metadata of topics whose partitions or settings have changed."""
