@@ -830,6 +830,7 @@ class Consumer:
         self._poll_wait.look_soon()
 
     def _group(self) -> GroupPositions:
+        self._open()
         if self._group_positions is None:
             raise IllegalState("this consumer has no group_id, so it has no committed offsets")
         return self._group_positions

@@ -431,7 +431,8 @@ def _check_subject(subject: object) -> None:
         or not subject.isprintable()
     ):
         raise InvalidOption(
-            f"{subject!r:.60} cannot be a subject: it is a text of up to {_MOST_CHARS} characters"
+            f"{subject!r:.60} cannot be a subject: it is a text of up to {_MOST_CHARS} characters "
+            "that can be printed"
         )
 
 

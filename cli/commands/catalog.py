@@ -51,6 +51,7 @@ def serve_catalog(
 
     require_package("pyiceberg", "iceberg")
     try:
+        import txnlog.ui.catalog.protocol  # noqa: F401 - with all that it needs
         from txnlog.ui.addresses import LOOPBACK
         from txnlog.ui.catalog.server import serve
     except ModuleNotFoundError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -195,10 +195,9 @@ RESETS: list[Field[OffsetReset]] = [
 
 
 class _Target(TypedDict, total=False):
-    to: str | int
+    to: str | int | Mapping[TopicPartition, int]
     timestamp_ms: int
     shift_by: int
-    from_file: Path
 
 
 def seek_group(
@@ -270,10 +269,10 @@ def seek_group(
     places = [place for place in (to, *(name for name in named if named[name])) if place]
     if len(places) > 1:
         raise typer.BadParameter(f"give one place to go to, not {' and '.join(places)}")
-    target = _choose_target(places[0] if places else None, shift_by, from_file)
     chosen = to_partitions(map(parse_target, targets or ()))
     if from_file is not None and chosen:
         raise typer.BadParameter("--from-file names the partitions itself")
+    target = _choose_target(group, places[0] if places else None, shift_by, from_file)
     reset = partial(
         session.open_store(dry_run=dry_run).groups.reset_offsets,
         group,
@@ -292,12 +291,16 @@ def seek_group(
     note_dry_run(dry_run)
 
 
-def _choose_target(to: str | None, shift_by: int | None, from_file: Path | None) -> _Target:
+def _choose_target(
+    group: str, to: str | None, shift_by: int | None, from_file: Path | None
+) -> _Target:
     """The one that was typed, as the library takes it. Raises BadParameter."""
     if sum(option is not None for option in (to, shift_by, from_file)) != 1:
         raise typer.BadParameter("give one of --to PLACE, --shift-by N and --from-file PATH")
-    if from_file is not None:
-        return _Target(from_file=from_file)
+    if from_file is not None:  # read once: it may be a pipe
+        from txnlog.admin.resets import read_offsets
+
+        return _Target(to=read_offsets(from_file, group))
     if shift_by is not None:
         return _Target(shift_by=shift_by)
     if to == "current":

@@ -49,6 +49,9 @@ def test_a_dry_run_shows_each_place_and_moves_nothing(own_store: Path, tmp_path:
     cli("groups", "seek", "new", "orders:1", "--to", 1, "--store", own_store).lines()
     assert list_group_offsets(own_store) == {("orders", 0): 1}
     assert list_group_offsets(own_store, "new") == {("orders", 1): 1}
+    pipe = ("groups", "seek", "piped", "--from-file", "/dev/stdin", "--store", own_store)
+    assert cli(*pipe, stdin=b"orders,0,2\n").code == 0
+    assert list_group_offsets(own_store, "piped") == {("orders", 0): 2}
     assert txnlog.open(str(own_store)).groups.describe("etl").offsets[0].metadata == "again"
 
 

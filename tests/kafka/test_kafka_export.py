@@ -22,7 +22,7 @@ from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.segments.records import normalize
 from txnlog.storage.base import Storage
-from txnlog.store import attach
+from txnlog.store import attach, open_store
 
 LEVELS: tuple[IsolationLevel, ...] = ("read_committed", "read_uncommitted")
 FORMATS = [
@@ -350,6 +350,10 @@ def test_wrong_exports_are_explained(store: Store, tmp_path: Path) -> None:
         store.kafka.export_topic("nothing", str(tmp_path))
     with pytest.raises(InvalidOption, match="magic 3 is not one of"):
         store.kafka.export_topic("t", str(tmp_path), magic=3)
+    on_disk = open_store(str(tmp_path / "store"), create=True)
+    on_disk.topics.create("t")
+    with pytest.raises(InvalidOption, match="lies in the store"):
+        on_disk.kafka.export_topic("t", str(tmp_path / "store" / "topics"))
     with pytest.raises(InvalidOption, match="zstd is younger than magic 1"):
         store.kafka.export_topic("t", str(tmp_path), magic=1, compression_type="zstd")
     with pytest.raises(UnsupportedCompression, match="compression 'lzo'"):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pyarrow as pa
 import pytest
 
 from tests.support.groups.alone import read_alone
 from tests.support.steps import ANYWHERE, another, elsewhere, send, values
 from txnlog.errors import (
+    IllegalState,
     NoOffsetForPartition,
     OffsetOutOfRange,
 )
@@ -105,3 +109,25 @@ def test_records_come_back_as_they_were_sent(store: Store) -> None:
         for record in store.consumer("t", auto_offset_reset="earliest", stop_at_end=True)
     ]
     assert got == sent
+
+
+def test_a_closed_consumer_commits_nothing(store: Store) -> None:
+    """It does not say that it has, either."""
+    for way in ("subscribed", "assigned"):
+        consumer = store.consumer(group_id=way)
+        if way == "subscribed":
+            consumer.subscribe(["t"])
+            consumer.poll()
+        else:
+            consumer.assign([T0])
+        consumer.close()
+        calls: list[Callable[[], object]] = [
+            consumer.commit,
+            partial(consumer.commit, {T0: 0}),
+            partial(consumer.commit_async, {T0: 0}),
+            partial(consumer.committed, T0),
+            consumer.group_metadata,
+        ]
+        for call in calls:
+            with pytest.raises(IllegalState, match="is closed"):
+                call()

@@ -27,6 +27,7 @@ from txnlog.errors import (
     NotEnoughReplicas,
     StorageError,
     StoreExists,
+    UnknownTopicOrPartition,
 )
 from txnlog.replication import ReplicaDifference, ReplicaReturn, Replicas, open_replicas
 from txnlog.replication.roots import old_incarnations, verification
@@ -153,6 +154,13 @@ def test_an_election_that_comes_too_late_changes_nothing(
     with pytest.raises(NotEnoughReplicas, match="the set has changed since epoch 0"):
         Replicas(made).elect("r1")
     assert Replicas(made).describe().in_sync == ("r0-0",)
+
+
+def test_topics_that_never_were_are_not_reassigned(made: txnlog.Store) -> None:
+    """A mistyped name is not passed over."""
+    Replicas(made).alter({"replication.factor": "1"})
+    with pytest.raises(UnknownTopicOrPartition, match="'nope' does not exist"):
+        Replicas(made).reassign(["nope"])
 
 
 def test_the_epochs_as_they_went(made: txnlog.Store) -> None:

@@ -60,6 +60,14 @@ def open_pair(tmp_path: Path) -> tuple[Store, Follower, str]:
     return store, Follower(store, url), url
 
 
+def test_a_standby_lies_beside_its_source(tmp_path: Path) -> None:
+    """In the store's folders its files would be taken for uploads that nobody has placed."""
+    store = txnlog.open(str(tmp_path / "store"), create=True)
+    for folder in (tmp_path / "store" / "topics" / "x", tmp_path):
+        with pytest.raises(InvalidOption, match="are nested"):
+            Follower(store, str(folder))
+
+
 def test_a_standby_on_a_filesystem_for_a_single_writer(tmp_path: Path) -> None:
     """The option given to the follower must also be given to the reader."""
     fsspec.register_implementation("single", MemoryFileSystem, clobber=True)

@@ -96,9 +96,11 @@ def test_urls_of_memory_and_s3() -> None:
 )
 def test_malformed_urls_are_refused(url: str) -> None:
     """A slip of the pen must not quietly make a folder of a strange name; no secret is repeated."""
-    with pytest.raises(InvalidOption) as caught:
-        open_storage(url)
-    assert "key:secret" not in str(caught.value)
+    for opening in (open_storage, open_store):
+        with pytest.raises(InvalidOption) as caught:
+            opening(url)
+        assert "key:secret" not in str(caught.value)
+        assert "nothing is sent there" not in str(caught.value)
 
 
 def test_other_types_are_refused() -> None:

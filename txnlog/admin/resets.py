@@ -219,7 +219,7 @@ def read_offsets(path: str | os.PathLike[str], group_id: str) -> dict[TopicParti
     try:
         rows = [*csv.reader(Path(path).read_text(encoding="utf-8").splitlines())]
     except (OSError, ValueError, csv.Error) as error:  # also of a name that no file can have
-        raise InvalidOption(f"the offsets in {path!r} cannot be read: {error}") from error
+        raise InvalidOption(f"the offsets in {f'{path}'!r} cannot be read: {error}") from error
     offsets: dict[TopicPartition, int] = {}
     for number, row in enumerate(rows, start=1):
         fields = [field.strip() for field in row]

@@ -19,7 +19,9 @@ from txnlog.errors import (
     NotEnoughReplicas,
     StorageError,
     TxnlogError,
+    UnknownTopicOrPartition,
 )
+from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.replication.named_segments import named_segments
 from txnlog.replication.roots.agreement import MemberFailed
@@ -292,10 +294,15 @@ class Replicas:
         Raises:
             InvalidOption: every root has everything.
             InvalidTopic: an argument is not a topic's name.
+            UnknownTopicOrPartition: a topic does not exist and never existed.
             NotEnoughReplicas: a root in sync fails, or the set keeps changing; call it again.
             StorageError: the controller fails.
         """
         chosen = [topics] if isinstance(topics, str) else topics
+        known = list_topics(self._logs.storage) if chosen else ()
+        for topic in chosen or ():
+            if names.check_topic(topic) not in known:
+                raise UnknownTopicOrPartition(f"topic {topic!r} does not exist and never existed")
         agreement, judge = self._go_by_controller().agreement, self._sound_copies()
         replaced = self._replaced_data()
         return reassign(agreement, chosen, judge, is_replaced=replaced, dry_run=dry_run)

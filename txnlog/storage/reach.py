@@ -72,7 +72,7 @@ class Reach:
         fitting = [name for name in self.named if wanted.startswith(f"{name}/")]
         if fitting:
             return dict(self.named[max(fitting, key=len)])
-        if is_here(text):
+        if is_here(text) or text.endswith("://"):  # which no adapter takes
             return {}
         server = server_of(text)
         raise UnnamedUrl(

@@ -32,7 +32,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import LogFile
 from txnlog.replication import root_names
-from txnlog.replication.roots.members import MarkedDisk
+from txnlog.replication.roots.members import MarkedDisk, is_nested
 from txnlog.replication.roots.same_bytes import put_same
 from txnlog.replication.standby.data_files import DataFileCopier
 from txnlog.replication.standby.rounds import ExpiredIds, LogVersion, Round, Rounds, StandbyState
@@ -101,7 +101,7 @@ class Follower:
 
     Raises:
         NotAStore, StoreExists: the folder holds something else.
-        InvalidOption: it is the source's own.
+        InvalidOption: it is the source's own, or one lies in the other.
         UnsupportedFilesystem: its filesystem cannot carry a store.
     """
 
@@ -140,6 +140,11 @@ class Follower:
     def _read_store_file(self) -> bytes:
         if self._logs.storage.url == self._target.url:
             raise InvalidOption(f"{self._target.url} is the store itself, not a standby of it")
+        if is_nested(self._target.url, self._logs.storage.url):
+            raise InvalidOption(
+                f"{self._target.url} and {self._logs.storage.url} are nested: choose a folder "
+                "beside the store"
+            )
         return self._logs.storage.get(names.STORE_FILE)
 
     def follow(self) -> Followed:
