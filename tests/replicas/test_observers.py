@@ -370,6 +370,7 @@ def test_verbs_that_are_no_observers_change_something() -> None:
         and ".open_store(" in (ast.get_source_segment(text, function) or "")
     } == {
         "_change",
+        "_open_store",
         "_rebuild_placed",
         "abort_transaction",
         "add_partitions",

@@ -133,6 +133,9 @@ def test_what_is_refused_leaves_no_rack_and_no_mark(
     others = [str(tmp_path / name) for name in ("others", "others2")]
     open_replicas(others, controller=str(tmp_path / "control2"), create=True)
     before = Replicas(store).alter({})
+    if expected is not InvalidConfig:
+        with pytest.raises(expected):
+            Replicas(store).add(str(tmp_path / folder), dry_run=True)
     with pytest.raises(expected):
         Replicas(store).add(str(tmp_path / folder), rack=rack)
     assert Replicas(store).alter({}) == before

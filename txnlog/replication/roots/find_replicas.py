@@ -300,13 +300,15 @@ def prepare_root(
 def plan_join(storage: ReplicatedStorage, url: str) -> Joined:
     """The cost of adding a root now, if what it has is whole. Raises the errors of joining."""
     root, found = find_root(storage, url)
-    epoch = storage.agreement.epoch()
-    # So that an unreachable root is reported now.
-    storage.agreement.slowness.bounding(found, epoch).list_names("")
+    agreement = storage.agreement
+    epoch = agreement.epoch()
     member = next_incarnation(epoch, root)
+    # A root that cannot be reached, or holds something else, is reported now.
+    reached = agreement.slowness.bounding(found, epoch)
+    _check_mark(reached, member, known_controllers(agreement, epoch))
     known = msgspec.structs.replace(epoch, roots={**epoch.roots, root: Root(found.url)})
     counts, sizes = [0, 0], [0, 0]
-    with Kept.of(storage.agreement, known, member, lambda *_: None) as kept:
+    with Kept.of(agreement, known, member, lambda *_: None) as kept:
         for name, size in storage.list_all(""):
             if root_names.is_of_store(name) and is_share(known, name, member):
                 is_kept = kept.may_keep(name, size)
