@@ -131,6 +131,7 @@ class Consumer:
         self._membership = membership
         self._rebalancer: Rebalancer | None = None
         """Its share of a group's partitions; None if its partitions were assigned by hand."""
+        self._closing = False
 
     def __repr__(self) -> str:
         return f"Consumer(topics={list(self._topics)}, group_id={self._group_id!r})"
@@ -155,6 +156,7 @@ class Consumer:
         self._close(commit=True)
 
     def _close(self, *, commit: bool) -> None:
+        self._closing = True  # the listener may commit, also where a close that failed is repeated
         try:
             if self._group_positions is not None:
                 self._group_positions.report(wait=True)
@@ -166,7 +168,7 @@ class Consumer:
                     self._rebalancer.close(self)  # again, if it was interrupted
             finally:
                 self._drop_buffered()
-                self._closed = True
+                self._closed, self._closing = True, False
 
     # -- what is read ----------------------------------------------------------------------------
 
@@ -310,6 +312,11 @@ class Consumer:
         if self._rebalancer is not None:
             self._rebalancer.poll(self)
 
+    def _join_if_new(self) -> None:
+        """Take part in the group, if it has none of the topics' partitions yet."""
+        if not any(where.topic in self._topics for where in self._assigned):
+            self._join_in()
+
     def _take_part(self) -> None:
         """Do what its group asks for. Raises IllegalState: there is nothing that it reads."""
         if self._group_positions is not None:
@@ -327,8 +334,7 @@ class Consumer:
     def assignment(self) -> list[TopicPartition]:
         """The partitions that it reads. If it has not polled yet, it joins its group first."""
         self._open()
-        if not self._assigned:
-            self._join_in()
+        self._join_if_new()
         return list(self._assigned)
 
     def pause(self, *partitions: TopicPartition) -> None:
@@ -830,7 +836,8 @@ class Consumer:
         self._poll_wait.look_soon()
 
     def _group(self) -> GroupPositions:
-        self._open()
+        if not self._closing:
+            self._open()
         if self._group_positions is None:
             raise IllegalState("this consumer has no group_id, so it has no committed offsets")
         return self._group_positions
@@ -841,8 +848,7 @@ class Consumer:
 
     def _check_assigned(self, partitions: Iterable[TopicPartition]) -> None:
         self._open()
-        if not self._assigned:
-            self._join_in()
+        self._join_if_new()
         for where in partitions:
             if where not in self._assigned:
                 raise IllegalState(f"{where} is not assigned to this consumer")

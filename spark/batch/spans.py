@@ -112,7 +112,8 @@ def _find_sound(
     batches = sound_batches(storage, parts, columns, lambda _: None, skip_damaged=True)
     with closing(batches):
         for batch in batches:
-            offsets, times = (batch.column(name).cast(pa.int64()) for name in columns.names)
+            offsets, times = (batch.column(name) for name in columns.names)
+            times = times.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
             late = pc.index(pc.greater_equal(times, timestamp_ms), True).as_py()
             if late >= 0:
                 return OffsetAndTimestamp(offsets[late].as_py(), times[late].as_py())

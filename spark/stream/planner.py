@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from txnlog.columns.layouts import has_become
 from txnlog.errors import (
@@ -292,26 +292,8 @@ class StreamPlanner:
         """
         snapshot = self._topics.snapshot
         assert snapshot is not None
-        views = {
-            topic: self._as_begun(_without_cut(snapshot.view(topic))) for topic in snapshot.topics
-        }
+        views = {topic: _without_cut(snapshot.view(topic)) for topic in snapshot.topics}
         return Snapshot(self._store.storage, PinnedTopics(views, "none"), snapshot.isolation_level)
-
-    def _as_begun(self, view: TopicView) -> TopicView:
-        """A topic as it is read by a query that began before a column was dropped.
-
-        Segments that were rewritten since lack the column, so the replaced ones are read.
-        """
-        began, now = self._schema, view.schema
-        if began is None or now is None or began == now:
-            return view
-        left = {*map(id_of, now.columns)}
-        log = self._store.logs.topic(view.topic)
-        with log.lock:
-            state = log.state
-            if state.topic_id != view.topic_id or left.issuperset(map(id_of, began.columns)):
-                return view
-            return replace(view, schema_end=state.schema_end(began))
 
     def _end(self, where: TopicPartition) -> int:
         return self._partition(where)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,9 +16,11 @@ from txnlog.errors import (
     FencedInstanceId,
     IllegalState,
     InconsistentGroupProtocol,
+    StorageError,
     UnknownTopicOrPartition,
     Wakeup,
 )
+from txnlog.groups.group_positions import GroupPositions
 from txnlog.groups.rebalance import ConsumerRebalanceListener
 from txnlog.names import TopicPartition
 
@@ -302,3 +305,37 @@ def test_the_assignor_of_members_that_are_dead_binds_nobody(group: Group) -> Non
         consumer.poll()
     group.clock.time_ms += 60_000
     assert len(consumer.poll()) == 40
+
+
+def test_seeks_after_another_subscription_are_of_its_topics(group: Group) -> None:
+    """Though a member keeps what it had until a poll revokes it."""
+    group.store.topics.create("u", partitions=1)
+    with group.store.producer() as producer:
+        for _ in range(3):
+            producer.send("u", b"of u")
+    consumer = begin(group)
+    group.rounds(consumer)
+    consumer.subscribe(["u"])
+    consumer.seek(TopicPartition("u", 0), 1)
+    assert [record.offset for record in consumer.poll()] == [1, 2]
+    consumer.subscribe(["t"])
+    consumer.seek_to_beginning()
+    assert {where.topic for where in consumer.assignment()} == {"t"}
+
+
+def test_a_close_that_is_repeated_commits(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its listener: the first one failed before it was told."""
+
+    class Commits(ConsumerRebalanceListener):
+        def on_partitions_revoked(self, partitions: Partitions) -> None:  # noqa: ARG002
+            consumer.commit()
+
+    group.send(2)
+    consumer = begin(group, Commits())
+    group.rounds(consumer, records=100)
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupPositions, "commit", Mock(side_effect=StorageError("down")))
+        with pytest.raises(StorageError):
+            consumer.close()
+    consumer.close()
+    assert left_for_others(group) == 0

@@ -152,6 +152,7 @@ def test_who_does_not_poll_leaves(group: Group) -> None:
     for _ in range(25):  # what its thread would do
         group.clock.time_ms += 3_000
         member.tick()
+        assert member.due_in_s() > 0, "it would not sleep"
         take_part(two)
     assert numbers(two) == [0, 1, 2, 3]
     assert group.store.groups.describe("g").members[0].member_id != member.member_id

@@ -82,6 +82,34 @@ def test_a_time_is_looked_for_in_what_can_be_read(
         assert rows(endingTimestamp=text) == [number for number in SOUND if number < at]
 
 
+@pytest.mark.parametrize("record_format", ["columns", "kafka"])
+def test_a_time_is_looked_for_behind_a_damaged_batch(store: Store, record_format: str) -> None:
+    """Of a segment of several: its sound records are not all as late as is asked."""
+    config = {"record.format": record_format, "compression.type": "none"}
+    store.topics.create("t", config=config)
+    values = [f"<{number:02}>".ljust(100_000, "-") for number in range(60)]
+    with store.producer() as producer:
+        producer.send_batch("t", pa.record_batch({"value": values, "timestamp": [*range(60)]}))
+    (segment,) = store.topics.segments("t")
+    assert segment.batch_count > 2
+    path = Path(store.url) / segment.paths.log
+    data = bytearray(path.read_bytes())
+    data[data.index(b"<30>") + 9] ^= 1
+    path.write_bytes(data)
+
+    def rows(**more: str) -> list[int]:
+        given = {"path": store.url, "subscribe": "t", "columns": "value", **SKIP, **more}
+        reader = TxnlogReader(plan_read(given))
+        found = [batch for part in reader.partitions() for batch in reader.read(part)]
+        return [int(v[1:3]) for batch in found for v in batch.column("value").to_pylist()]
+
+    sound = rows(startingOffsets="earliest")
+    assert 0 < len(sound) < 60
+    for at in (1, 30, 58):
+        assert rows(startingTimestamp=str(at)) == [number for number in sound if number >= at]
+        assert rows(endingTimestamp=str(at)) == [number for number in sound if number < at]
+
+
 @pytest.mark.parametrize("options", [{}, SKIP], ids=["error", "skip"])
 def test_a_stream_begins_to_read_before_damage_is_looked_at(
     store: Store, options: dict[str, str]

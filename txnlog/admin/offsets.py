@@ -12,7 +12,13 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from txnlog.config import check_whole_number
-from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
+from txnlog.errors import (
+    CorruptEntry,
+    InvalidOption,
+    TxnlogError,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
 from txnlog.inspect.describe import describe_or_error
 from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
@@ -63,9 +69,12 @@ def _list(
     if chosen is not None:
         work = partial(describe_or_error, partial(_list_topic, logs, chosen, at, timestamp_ms))
         for listed in for_each(logs.storage, work, chosen):
-            if isinstance(listed, UnknownTopicOrPartition):
+            if isinstance(listed, CorruptEntry | UnsupportedVersion):
+                yield listed
+            elif isinstance(listed, TxnlogError):
                 raise listed
-            yield from [listed] if isinstance(listed, TxnlogError) else listed
+            else:
+                yield from listed
         return
     work_alone = partial(_list_alone, logs, at, timestamp_ms)
     for found in for_each(logs.storage, work_alone, list_topics(logs.storage)):

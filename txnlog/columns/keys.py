@@ -20,7 +20,7 @@ Hashes = npt.NDArray[np.uint32]
 _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)
 _R = np.uint32(24)
-FEW_KEYS: Final = 64
+FEW_KEYS: Final = 24
 """What is left of so many, if it is long, is hashed faster one key after the other."""
 USUAL_BYTES: Final = 256
 """Of a key."""

@@ -117,7 +117,7 @@ class GroupPositions:
     ) -> None:
         """Commit these offsets, and go on from them. See :meth:`txnlog.Consumer.commit`."""
         self.finish()
-        commits = self._checked(given, metadata)
+        commits = self._checked(given, metadata, committer)
         self._note(commits, self._append(commits, committer))
 
     def commit_async(
@@ -129,7 +129,7 @@ class GroupPositions:
     ) -> None:
         """Commit these in a thread, after what is under way. See ``Consumer.commit_async``."""
         self.finish()
-        commits = self._checked(given, metadata)
+        commits = self._checked(given, metadata, committer)
         thread = ThreadPoolExecutor(1, thread_name_prefix="txnlog-commit")
         future = thread.submit(self._append, commits, committer)
         thread.shutdown(wait=False)
@@ -167,12 +167,16 @@ class GroupPositions:
                 _logger.warning("offsets were not committed: %s", error)
 
     def _checked(
-        self, given: Mapping[TopicPartition, int | OffsetAndMetadata], metadata: str
+        self,
+        given: Mapping[TopicPartition, int | OffsetAndMetadata],
+        metadata: str,
+        committer: Committer | None,
     ) -> list[OffsetCommit]:
         offsets = {where: check_offset(where, at, metadata) for where, at in given.items()}
         topic_ids = {topic: self._topic_id(topic) for topic in {w.topic for w in offsets}}
-        # It has read those in which it began.
-        self._logs.check_partitions([w for w in offsets if w not in self._starts], topic_ids)
+        if committer is None:  # a member commits for what the group has given it alone
+            # It has read those in which it began.
+            self._logs.check_partitions([w for w in offsets if w not in self._starts], topic_ids)
         return [
             OffsetCommit(*where, at.offset, at.metadata, topic_id=topic_ids[where.topic])
             for where, at in sorted(offsets.items())

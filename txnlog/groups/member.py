@@ -331,10 +331,13 @@ class Member:
         Leaves the group if the application has not polled for ``max_poll_interval_ms``.
         """
         with self._lock:
+            now_s = self._clock.monotonic_s()
             if not self._joined or self._left:
+                self._beaten_at_s = now_s  # there is nothing to do before the next poll
                 return
-            silent_ms = (self._clock.monotonic_s() - self._polled_at_s) * 1000
+            silent_ms = (now_s - self._polled_at_s) * 1000
             if silent_ms > self._settings.max_poll_interval_ms:
+                self._beaten_at_s = now_s
                 _logger.warning(
                     "a consumer of group %r did not poll for max_poll_interval_ms (%d): it leaves "
                     "the group; poll more often, with fewer records at a time",

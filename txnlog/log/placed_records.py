@@ -133,8 +133,7 @@ def find_records(
             )
             if first is not None:
                 ignored = [r for r in of_number if r.entry >= first and r.overlaps(*spans[number])]
-                if ignored:
-                    _check_not_purged(manifests.topic, number, first, purge_end)
+                _check_not_purged(manifests.topic, number, ignored, purge_end)
                 _check_known(manifests.topic, number, ignored, left_out.get(number, -1))
                 of_number = [rewrite for rewrite in of_number if rewrite.entry < first]
             held[number] = resolve(of_number)
@@ -172,17 +171,19 @@ def find_records(
     return placed
 
 
-def _check_not_purged(topic: str, partition: int, first: int, purge_end: int) -> None:
-    """Raises SnapshotExpired if a purge came after the first rewrite that a view ignores there.
+def _check_not_purged(
+    topic: str, partition: int, ignored: Iterable[Rewrite], purge_end: int
+) -> None:
+    """Raises SnapshotExpired if a purge came after a rewrite that a view ignores there.
 
     The old segments may have records of the purged keys: those that it has taken from the new ones,
     and those that were compacted away before.
     """
-    if first < purge_end:
+    if any(rewrite.entry < purge_end for rewrite in ignored):
         raise SnapshotExpired(
             f"{topic}:{partition} was compacted since the moment that is read, or rewritten after "
             "its columns were changed, and then keys were purged: what else was there at that "
-            "moment is not known any more. Take a new snapshot, or start the query again"
+            "moment is not known any more. Take a new snapshot"
         )
 
 

@@ -422,16 +422,6 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                 return earlier.schema, earlier.entry
         return self.schema, None
 
-    def schema_end(self, schema: TopicSchema) -> int | None:
-        """The entry that has changed a schema which the topic had; None: it still has it.
-
-        It is 0 if that is not remembered.
-        """
-        if self.schema == schema:
-            return None
-        known = (e.entry for e in self.earlier_schemas if e.schema.version == schema.version)
-        return next(known, 0)
-
     def last_stable_offsets(self) -> list[int]:
         """By partition, the offset at which read_committed stops (invariant L5)."""
         ends = [partition.end_offset for partition in self.partitions]

@@ -28,6 +28,7 @@ from txnlog.errors import (
     StorageError,
     TxnlogError,
     UnknownTopicOrPartition,
+    UnsupportedVersion,
 )
 from txnlog.inspect.describe import describe_or_error
 from txnlog.names import check_topic
@@ -233,7 +234,7 @@ class _Catalog:
             config = self._store.logs.topic_spec(topic).config
         except UnknownTopicOrPartition:
             return False
-        except CorruptEntry:  # of what is listed it alone cannot be loaded
+        except (CorruptEntry, UnsupportedVersion):  # of what is listed it alone cannot be loaded
             return True
         return TopicConfig.of(config).has_parquet
 
