@@ -21,6 +21,7 @@ from txnlog.errors import (
     Wakeup,
 )
 from txnlog.groups.group_positions import GroupPositions
+from txnlog.groups.member import Member
 from txnlog.groups.rebalance import ConsumerRebalanceListener
 from txnlog.names import TopicPartition
 
@@ -324,7 +325,7 @@ def test_seeks_after_another_subscription_are_of_its_topics(group: Group) -> Non
 
 
 def test_a_close_that_is_repeated_commits(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its listener: the first one failed before it was told."""
+    """By its listener: the first one failed, and could not leave the group either."""
 
     class Commits(ConsumerRebalanceListener):
         def on_partitions_revoked(self, partitions: Partitions) -> None:  # noqa: ARG002
@@ -334,7 +335,8 @@ def test_a_close_that_is_repeated_commits(group: Group, monkeypatch: pytest.Monk
     consumer = begin(group, Commits())
     group.rounds(consumer, records=100)
     with monkeypatch.context() as patch:
-        patch.setattr(GroupPositions, "commit", Mock(side_effect=StorageError("down")))
+        for failing, call in ((GroupPositions, "commit"), (Member, "close")):
+            patch.setattr(failing, call, Mock(side_effect=StorageError("down")))
         with pytest.raises(StorageError):
             consumer.close()
     consumer.close()
