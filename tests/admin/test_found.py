@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from txnlog.admin.found import Found
-from txnlog.errors import CorruptEntry, IncompleteResult, InvalidOption, TxnlogError
+from txnlog.errors import CorruptEntry, IncompleteResult, InvalidOption, InvalidTopic, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
@@ -102,6 +102,8 @@ def test_arguments_are_checked_before_it_is_iterated(damaged: Store) -> None:
     """And whether there is anything is not guessed from its being there."""
     with pytest.raises(InvalidOption, match="open"):
         damaged.transactions.list(states="open")
+    with pytest.raises(InvalidTopic):
+        [*damaged.topics.offsets(["a b"], at="latest")]
     with pytest.raises(InvalidOption, match="timestamp_ms"):
         damaged.topics.offsets(at="latest", timestamp_ms=1)
     with pytest.raises(TypeError, match="iterate"):

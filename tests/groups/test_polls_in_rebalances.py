@@ -341,3 +341,21 @@ def test_a_close_that_is_repeated_commits(group: Group, monkeypatch: pytest.Monk
             consumer.close()
     consumer.close()
     assert left_for_others(group) == 0
+
+
+def test_a_listener_commits_what_a_topic_made_anew_lacks(group: Group) -> None:
+    """What it has noted itself: it keeps the rebalance from nothing."""
+
+    class Commits(ConsumerRebalanceListener):
+        def on_partitions_revoked(self, partitions: Partitions) -> None:
+            consumer.commit(dict.fromkeys(partitions, 1))
+
+        on_partitions_lost = on_partitions_revoked
+
+    group.send(2)
+    consumer = begin(group, Commits())
+    group.rounds(consumer, records=100)
+    group.store.topics.delete("t")
+    group.store.topics.create("t", partitions=1)
+    group.rounds(consumer, records=100)
+    assert consumer.assignment() == [TopicPartition("t", 0)]

@@ -298,7 +298,7 @@ class Replicas:
             NotEnoughReplicas: a root in sync fails, or the set keeps changing; call it again.
             StorageError: the controller fails.
         """
-        chosen = [topics] if isinstance(topics, str) else topics and [*topics]
+        chosen = [topics] if isinstance(topics, str) else topics
         known = list_topics(self._logs.storage) if chosen else ()
         for topic in chosen or ():
             if names.check_topic(topic) not in known:
