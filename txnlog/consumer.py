@@ -100,6 +100,8 @@ class Consumer:
         self._auto_commit = auto_commit
         self._assigned: dict[TopicPartition, None] = {}
         self._topic_ids: dict[str, str] = {}
+        self._deleted: set[str] = set()
+        """Topics that it knew, and that are gone."""
         self._ids_before: dict[str, str] | None = None
         """The topics' ids before this poll; None if it has not needed them."""
         self._meter = Meter("txnlog_consumer", logs.clock)
@@ -745,7 +747,7 @@ class Consumer:
         """
         group = self._group()
         group.report(wait=True)  # first: who is told may seek
-        given = self._positions if offsets is None else offsets
+        given = self._to_commit(offsets)
         if given:
             with self._meter.timed("commit"):
                 group.commit(given, metadata, self._committer())
@@ -776,7 +778,7 @@ class Consumer:
         if callback is not None and not callable(callback):
             raise InvalidOption(f"callback must be a function, not {shorten(callback)}")
         group.report(wait=True)
-        given = dict(self._positions if offsets is None else offsets)
+        given = dict(self._to_commit(offsets))
         self._meter.add("async_commit")
         group.commit_async(given, metadata, self._committer(), callback)
         if self._auto_commit is not None:
@@ -846,6 +848,23 @@ class Consumer:
         """The committing member; None if it is not a member of its group."""
         return None if self._rebalancer is None else self._rebalancer.committer
 
+    def _to_commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
+    ) -> Mapping[TopicPartition, int | OffsetAndMetadata]:
+        """The offsets that are given, or the positions.
+
+        A rebalance listener's are left out for topics that were deleted: it may have noted what it
+        read of them, and would be refused at each poll, whatever else is revoked.
+        """
+        if offsets is None:
+            return self._positions
+        if not self._deleted or self._rebalancer is None or not self._rebalancer.is_calling:
+            return offsets
+        gone = sorted({topic for topic, _ in offsets} & self._deleted)
+        if gone:
+            _logger.warning("offsets of %s were not committed: deleted", ", ".join(gone))
+        return {where: at for where, at in offsets.items() if where[0] not in self._deleted}
+
     def _check_assigned(self, partitions: Iterable[TopicPartition]) -> None:
         self._open()
         self._join_if_new()
@@ -879,12 +898,14 @@ class Consumer:
                 )
                 self._forget(topic)
         self._topic_ids.update(found)
+        self._deleted -= found.keys()
         for topic, topic_id in found.items():
             if topic_id not in self._first_partitions:
                 self._first_partitions[topic_id] = len(snapshot.partitions(topic))
 
     def _forget(self, topic: str) -> None:
         self._drop_buffered()
+        self._deleted.add(topic)
         self._first_partitions.pop(self._topic_ids.pop(topic), None)
         gone = [where for where in self._assigned if where.topic == topic]
         if self._auto_commit is not None:

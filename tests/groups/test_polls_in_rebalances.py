@@ -359,3 +359,48 @@ def test_a_listener_commits_what_a_topic_made_anew_lacks(group: Group) -> None:
     group.store.topics.create("t", partitions=1)
     group.rounds(consumer, records=100)
     assert consumer.assignment() == [TopicPartition("t", 0)]
+
+
+@pytest.mark.parametrize("made_anew", [False, True], ids=["deleted", "made anew"])
+@pytest.mark.parametrize("way", ["given", "noted", "positions", "async"])
+def test_a_listener_commits_what_is_gone(group: Group, way: str, made_anew: bool) -> None:
+    """Of a topic among others: it is told once at most, and the group goes on without it."""
+    told: list[str] = []
+
+    class Commits(ConsumerRebalanceListener):
+        def on_partitions_revoked(self, partitions: Partitions) -> None:
+            if way == "given":
+                consumer.commit(dict.fromkeys(partitions, 1))
+            elif way == "noted":
+                consumer.commit({T[0]: 1, **dict.fromkeys(partitions, 1)})
+            elif way == "async":
+                consumer.commit_async(dict.fromkeys(partitions, 1))
+            else:
+                consumer.commit({where: consumer.position(where) for where in partitions})
+
+    with group.store.producer() as producer:
+        producer.send("out", b"x")
+    consumer = begin(group)
+    consumer.subscribe(["t", "out"], listener=Commits())
+    group.rounds(consumer, records=100)
+    other = begin(group)
+    other.subscribe(["out"])
+    group.store.topics.delete("t")
+    if made_anew:
+        group.store.topics.create("t", partitions=1)
+    for _ in range(6):
+        for one in (consumer, other):
+            try:
+                one.poll()
+            except UnknownTopicOrPartition as error:
+                told.append(str(error))
+        group.clock.time_ms += 3_000
+    assert len(told) <= (way == "positions")
+    held = sorted(where.topic for one in (consumer, other) for where in one.assignment())
+    assert held == ["out", "t"][: 1 + made_anew]
+    with group.store.producer() as producer:
+        producer.send("out", b"y")
+    found = [record.value for one in (consumer, other) for record in one.poll()]
+    assert b"y" in found
+    for one in (consumer, other):
+        one.close()

@@ -16,7 +16,13 @@ from contextlib import suppress
 from typing import Protocol
 
 from txnlog.clock import Signal, SystemClock
-from txnlog.errors import IllegalState, StorageError, TxnlogError, UnknownMemberId
+from txnlog.errors import (
+    IllegalState,
+    StorageError,
+    TxnlogError,
+    UnknownMemberId,
+    UnknownTopicOrPartition,
+)
 from txnlog.groups.member import Member, MemberSettings
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
@@ -94,6 +100,11 @@ class Rebalancer:
         self._joining: tuple[int, Member] | None = None
         """Who is about to join, and its process."""
         self._calling = False
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether its listener is being called."""
+        return self._calling
 
     @property
     def has_joined(self) -> bool:
@@ -223,8 +234,7 @@ class Rebalancer:
         gone = [where for where, since in self._owned.items() if view.owned.get(where) != since]
         if gone:
             reader._hand_over(gone)  # noqa: SLF001 - the consumer's own part of this
-            self._listener.on_partitions_revoked(gone)
-            self._let_go(reader, gone)
+            self._revoke(reader, gone)
         if view.generation > member.followed:
             member.follow(view.generation, at_once=view.must_release)
         come = [where for where in view.owned if where not in self._owned]
@@ -242,6 +252,26 @@ class Rebalancer:
             member = Member(self._logs, self._group_id, self._settings, self._topics)
             known = self._joining = os.getpid(), member
         return known[1]
+
+    def _revoke(self, reader: PartitionReader, gone: Collection[TopicPartition]) -> None:
+        """Tell the listener: of partitions that no longer exist only once, if that is an error.
+
+        It may ask for their positions, and would at each poll.
+        """
+        try:
+            self._listener.on_partitions_revoked(gone)
+        except UnknownTopicOrPartition:
+            counts = {topic: self._partition_count(topic) for topic in {w.topic for w in gone}}
+            self._let_go(reader, [w for w in gone if w.partition >= counts[w.topic]])
+            raise
+        self._let_go(reader, gone)
+
+    def _partition_count(self, topic: str) -> int:
+        """How many partitions a topic has now; none if it was deleted."""
+        try:
+            return self._logs.topic_spec(topic).partitions
+        except UnknownTopicOrPartition:
+            return 0
 
     def _lose(self, reader: PartitionReader) -> None:
         lost = [*self._owned]
@@ -302,8 +332,7 @@ class Rebalancer:
                 gone = [*self._owned]
                 self._calling = True
                 # Its commits are the member's.
-                self._listener.on_partitions_revoked(gone)
-                self._let_go(reader, gone)
+                self._revoke(reader, gone)
         finally:
             self._calling = False
             member.close(reason)
