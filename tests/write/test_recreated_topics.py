@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -370,3 +371,32 @@ def test_uploads_for_two_topics_of_a_name_are_not_placed_together(
     with pytest.raises(UnknownTopicOrPartition, match="'t' was deleted and recreated since"):
         store.logs.topic("t").place(uploaded[::-1] if newest_first else uploaded)
     assert values(another(store)) == []
+
+
+@pytest.mark.parametrize("way", ["send", "send_batch"])
+def test_without_acks_what_is_sent_after_a_refusal_is_written(store: Store, way: str) -> None:
+    """Also if something was waiting for the old topic already."""
+    store.topics.create("t", partitions=2)
+    producer = store.producer(acks=0)
+    write(producer, b"old", None, transactional=False)
+    wait_for_background(producer)
+    store.topics.delete("t")
+    store.topics.create("t", partitions=5)
+    release = threading.Event()
+    background = producer._background
+    assert background is not None
+    assert background._pool is not None
+    background._pool.submit(release.wait)
+    write(producer, b"refused", None, transactional=False)
+    waiting = producer.send("t", b"waiting")
+    release.set()
+    wait_for_background(producer)
+    sent = [b"%d" % number for number in range(3)]
+    for value in sent:
+        if way == "send":
+            producer.send("t", value, partition=4)
+        else:
+            producer.send_batch("t", [{"value": value}], partition=4)
+    producer.close()
+    assert isinstance(waiting.exception(timeout=0), UnknownTopicOrPartition)
+    assert values(another(store)) == sent

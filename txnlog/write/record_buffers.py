@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
+from txnlog.config import Acks
 from txnlog.errors import InvalidRecord, RecordTooLarge
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import UploadedSegment
@@ -159,7 +160,20 @@ class RecordBuffers:
         buffer = self._topics[topic]
         if buffer.outdated:
             self._refresh(buffer)
+            if self._settings.acks is Acks.NONE and not buffer.is_current():
+                self._let_wait_no_longer(topic)
+                return self._buffer_of(topic)
         return buffer
+
+    def _let_wait_no_longer(self, topic: str) -> None:
+        """Flush what waits for a topic that was recreated, and forget the old one.
+
+        With acks=0 nobody is told that it is refused, and what is sent after it would be, too.
+        """
+        flush = self._flush()
+        if flush is not None:
+            flush()
+        self.forget(topic)
 
     def _refresh(self, buffer: TopicBuffer) -> bool:
         """Go on with the topic's newest metadata; returns False if that is what it had."""
