@@ -117,10 +117,23 @@ NULLS: dict[str, tuple[Any, bool]] = {
     "several": ({"type": ["string", "integer"]}, False),
     "several or null": ({"type": ["string", "integer", "null"]}, True),
     "any of several": ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, False),
+    "one of some": ({"enum": ["a", 1]}, False),
+    "one of some or null": ({"enum": ["a", None]}, True),
+    "a string, or null, of some": ({"type": ["string", "null"], "enum": ["a"]}, False),
+    "one": ({"const": "a"}, False),
+    "null alone": ({"const": None}, True),
+    "all of": ({"allOf": [{}, {"type": "string"}]}, False),
+    "all of, and null": ({"allOf": [{}, {"type": ["string", "null"]}]}, True),
+    "any of all of": ({"anyOf": [{"allOf": [{"const": 1}]}, {"enum": [2]}]}, False),
+    "never": (False, False),
     "referred to": ({"$ref": "#/definitions/two"}, False),
     "referred to, or null": ({"$ref": "#/definitions/two or null"}, True),
 }
 """Types of properties, and whether they take null."""
+DEFINITIONS = {
+    "two": {"type": ["string", "integer"]},
+    "two or null": {"type": ["string", "integer", "null"]},
+}
 
 
 @pytest.mark.parametrize("row", [{"id": 1}, {"id": 1, "p": None}], ids=["left out", "null"])
@@ -131,10 +144,8 @@ def test_nulls_are_written_as_the_schema_takes_them(
 ) -> None:
     """Left out where they may be; else null, if that is of the type, or not written at all."""
     kind, takes_null = NULLS[name]
-    two = {"type": ["string", "integer"]}
-    nullable = {"type": [*two["type"], "null"]}
     schema = obj(id={"type": "integer"}, p=kind) | {"required": ["id"] + ["p"] * required}
-    schema["definitions"] = {"two": two, "two or null": nullable}
+    schema["definitions"] = DEFINITIONS
     store.schemas.add("s", json.dumps(schema), "JSON")
     write = ValueWriter(store.schemas, "json", subject="s")
     if required and not takes_null:
@@ -142,6 +153,41 @@ def test_nulls_are_written_as_the_schema_takes_them(
             write(row)
     else:
         assert json.loads(write(row)[5:]) == {"id": 1, **({"p": None} if required else {})}
+
+
+def items_writer(store: Store, items: Any) -> ValueWriter:
+    """Of arrays with such items, at the top and within another array."""
+    array = {"type": "array", "items": items if isinstance(items, dict) else {"allOf": [items]}}
+    schema = obj(p=array, deep={"type": "array", "items": obj(p=array)})
+    schema["definitions"] = DEFINITIONS
+    store.schemas.add("s", json.dumps(schema), "JSON")
+    return ValueWriter(store.schemas, "json", subject="s")
+
+
+@pytest.mark.parametrize("name", NULLS)
+def test_nulls_in_arrays_are_written_as_the_schema_takes_them(store: Store, name: str) -> None:
+    """At any depth."""
+    kind, takes_null = NULLS[name]
+    write = items_writer(store, kind)
+    rows: list[dict[str, Any]] = [{"p": [None]}, {"deep": [{"p": [None]}]}]
+    for row in rows:
+        if takes_null:
+            assert json.loads(write(row)[5:]) == row
+        else:
+            with pytest.raises(InvalidRecord, match="null"):
+                write(row)
+
+
+@pytest.mark.parametrize("name", ["anything", "several", "several or null", "one of some", "one"])
+def test_null_as_text_is_written_as_the_schema_takes_it(store: Store, name: str) -> None:
+    """What has no one type is text of JSON, which may be that of null."""
+    kind, takes_null = NULLS[name]
+    write = items_writer(store, kind)
+    if takes_null:
+        assert json.loads(write({"p": [" null"]})[5:]) == {"p": [None]}
+    else:
+        with pytest.raises(InvalidRecord, match="null in JSON"):
+            write({"p": [" null"]})
 
 
 def test_what_is_no_object_is_one_column(store: Store) -> None:

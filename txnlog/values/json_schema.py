@@ -187,14 +187,17 @@ class _Parser:
 
 
 def _may_be_null(found: Any) -> bool:  # noqa: ANN401 - JSON
-    """Whether a part of a schema may take null, as far as its types say."""
+    """Whether a part of a schema may take null, as far as its types and values say."""
     if not isinstance(found, dict):
         return found is not False
-    for several in ("oneOf", "anyOf"):
-        if isinstance(parts := found.get(several), list):
-            return any(map(_may_be_null, parts))
+    for several, judge in (("oneOf", any), ("anyOf", any), ("allOf", all)):
+        if isinstance(parts := found.get(several), list) and not judge(map(_may_be_null, parts)):
+            return False
+    values = found.get("enum")
+    if isinstance(values, list) and None not in values:
+        return False
     kinds = _kinds(found)
-    return kinds is None or "null" in kinds
+    return found.get("const") is None and (kinds is None or "null" in kinds)
 
 
 def _names(found: Any) -> Mapping[str, None]:  # noqa: ANN401 - JSON
@@ -255,7 +258,7 @@ def _fit(value: Any, node: _Node, place: str, rows: RowColumns) -> Any:  # noqa:
 def _unfit(value: Any, node: _Node) -> Any:  # noqa: ANN401 - JSON
     """What ``_fit`` was made of; fields that are null are left out where they may be."""
     if node.kind == "text":
-        return None if value is None else msgspec.Raw(_checked_json(value))
+        return None if value is None else msgspec.Raw(_checked_json(value, node))
     if value is None:
         if not node.nullable:
             raise ValueError(f"a {node.kind} that the schema requires is null")
@@ -272,17 +275,22 @@ def _unfit(value: Any, node: _Node) -> Any:  # noqa: ANN401 - JSON
         }
     if node.kind == "array":
         assert node.items is not None
-        return [_unfit(item, node.items) for item in value]
+        items = [_unfit(item, node.items) for item in value]
+        if None in items and not node.items.takes_null:
+            raise ValueError("an item of an array is null, which the schema does not allow")
+        return items
     if node.kind == "number" and not math.isfinite(value):
         raise ValueError(f"{value} is no number in JSON")
     return value
 
 
-def _checked_json(text: str) -> bytes:
+def _checked_json(text: str, node: _Node) -> bytes:
     try:
-        msgspec.json.decode(text)
+        value = msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"{text!r:.60} is not JSON: {error}") from error
+    if value is None and not node.takes_null:
+        raise ValueError(f"{text!r:.60} is null in JSON, which the schema does not allow")
     return text.encode()
 
 
