@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,30 @@ def test_fields_that_are_left_out_or_unknown_at_any_depth(store: Store, name: st
             continue
         with pytest.raises(InvalidRecord, match=r"the schema has no field '(p|o\.z)'"):
             write.encode(pa.record_batch(batch))
+
+
+LISTS = {
+    "list": pa.list_,
+    "large list": pa.large_list,
+    "list of a fixed size": partial(pa.list_, list_size=1),
+    "list view": pa.list_view,
+    "large list view": pa.large_list_view,
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_unknown_fields_within_lists_of_any_kind(store: Store, name: str) -> None:
+    """Those of Polars' frames are large ones."""
+    listed = {"name": "o", "type": {"type": "array", "items": INNER}}
+    schema = {"type": "record", "name": "R", "fields": [listed]}
+    store.schemas.add(SUBJECT, json.dumps(schema))
+    write = ValueWriter(store.schemas, "avro", subject=SUBJECT)
+    read = ValueReader(store.schemas, "avro", subject=SUBJECT)
+    known, more = pa.struct({"x": "int64", "y": "int64"}), pa.struct({"y": "int64", "z": "int64"})
+    rows = pa.array([[{"x": 1, "y": 2}]], LISTS[name](known))
+    assert read(write.encode(pa.record_batch({"o": rows}))[0].as_py()) == {"o": [{"x": 1, "y": 2}]}
+    with pytest.raises(InvalidRecord, match=r"the schema has no field 'o\.z'"):
+        write.encode(pa.record_batch({"o": pa.array([[{"y": 1, "z": 2}]], LISTS[name](more))}))
 
 
 @pytest.mark.parametrize("kind", ["date", "timestamp-micros", "local-timestamp-micros"])

@@ -116,8 +116,20 @@ def _check_columns(given: Any, kind: Any, place: str = "") -> None:  # noqa: ANN
             _check_columns(field.type, kind.field(number).type, f"{place}{field.name}.")
     elif pa.types.is_map(given) and pa.types.is_map(kind):
         _check_columns(given.item_type, kind.item_type, place)
-    elif pa.types.is_list(given) and pa.types.is_list(kind):
+    elif _is_list(given) and pa.types.is_list(kind):
         _check_columns(given.value_type, kind.value_type, place)
+
+
+def _is_list(kind: Any) -> bool:  # noqa: ANN401 - of pyarrow
+    """Whether it is any of Arrow's lists, as those of Polars' frames are large ones."""
+    tests = (
+        pa.types.is_list,
+        pa.types.is_large_list,
+        pa.types.is_fixed_size_list,
+        pa.types.is_list_view,
+        pa.types.is_large_list_view,
+    )
+    return any(test(kind) for test in tests)
 
 
 def _unknown(name: str) -> InvalidRecord:
