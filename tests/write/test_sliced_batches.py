@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from txnlog.columns.checks import make_schema
-from txnlog.errors import InvalidRecord
+from txnlog.errors import InvalidRecord, RecordTooLarge
+from txnlog.store import Store
 from txnlog.write.typed_records import TypedRecords
 
 MOMENT = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
@@ -128,3 +129,21 @@ def test_text_that_is_none_is_refused_in_the_parts_that_have_it(shape: str) -> N
                 records.normalize(some, 0)
         else:
             assert records.normalize(some, 0).column("c").to_pylist() == rows[part]
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["typed", "plain"])
+@pytest.mark.store(topics={}, on="heap")
+def test_rows_of_a_table_in_chunks_are_told_apart(store: Store, typed: bool) -> None:
+    """An error says from where on its row is counted; nothing of the table is sent."""
+    config = {"max.message.bytes": "1000"}
+    schema = pa.schema([("value", pa.string())]) if typed else None
+    store.topics.create("t", config=config, schema=schema)
+    chunks = [["a"] * 3, ["a"] * 4, ["a", "b" * 2000]]
+    with store.producer() as producer:
+        for first in range(3):
+            table = pa.table({"value": pa.chunked_array(chunks[first:])})
+            counted = sum(map(len, chunks[first:-1]))
+            told = f"^from row {counted} on, counted from 0 there: record 1 of the batch, "
+            with pytest.raises(RecordTooLarge, match=told if counted else "^record 1 of the"):
+                producer.send_batch("t", table)
+    assert store.scan("t").count() == {0: 0}

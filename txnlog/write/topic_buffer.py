@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import accumulate
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -24,6 +25,7 @@ from txnlog.errors import (
     InvalidTxnState,
     RecordTooLarge,
     StorageError,
+    TxnlogError,
     UnknownTopicOrPartition,
     UnsupportedRecordFormat,
 )
@@ -358,9 +360,14 @@ class TopicBuffer:
         Raises InvalidRecord, InvalidTimestamp, RecordTooLarge; then none was taken.
         """
         pieces = [piece for batch in batches for piece in split_large(batch, MAX_WORK_BYTES)]
-        for batch in pieces[1:]:
+        ends = accumulate(batch.num_rows for batch in pieces)
+        for batch, first in zip(pieces[1:], ends, strict=False):
             # Checked before any is taken: all of a table is sent, or nothing.
-            self._to_records(batch, partition)
+            try:
+                self._to_records(batch, partition)
+            except TxnlogError as error:
+                error.args = (f"from row {first} on, counted from 0 there: {error}",)
+                raise
         self.flush_rows()
         for batch in pieces:
             records, explicit = self._to_records(batch, partition)
