@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +64,10 @@ class ChangePlan:
 
 @dataclass(slots=True)
 class Form:
-    """A form as it was typed, what is wrong with it, and what it would do."""
+    """A form as it was typed, what is wrong with it, and what it would do.
+
+    ``typed`` also has ``now``, in ms: times such as 7d are those before it.
+    """
 
     typed: Mapping[str, str]
     errors: dict[str, str] = field(default_factory=dict)
@@ -71,8 +75,14 @@ class Form:
 
     @property
     def seal(self) -> str:
-        """That of its plan; empty without one."""
-        return "" if self.plan is None else self.plan.seal(self.typed)
+        """That of its plan, behind its ``now``; empty without one."""
+        return "" if self.plan is None else f"{self.typed['now']}_{self.plan.seal(self.typed)}"
+
+
+def moment_of(seal: str) -> str | None:
+    """The ``now`` of a form's seal; None: it is none."""
+    found = re.fullmatch(r"([0-9]{1,13})_[0-9a-f]{64}", seal)
+    return found[1] if found else None
 
 
 @dataclass(frozen=True, slots=True)

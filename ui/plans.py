@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from txnlog.admin.resets import Target
 from txnlog.columns.schema_files import parse_description
@@ -17,7 +19,7 @@ from txnlog.errors import (
     InvalidTopic,
     TopicAlreadyExists,
 )
-from txnlog.inspect.descriptions import TopicDescription
+from txnlog.inspect.descriptions import OffsetReset, TopicDescription
 from txnlog.names import TopicPartition
 from txnlog.state.transaction import Status
 from txnlog.store import Store
@@ -246,7 +248,7 @@ def plan_trim(store: Store, topic: str, typed: Typed) -> ChangePlan:
         raise WrongField("below", "an offset is one of a single partition: name that one, too")
     at_ms = None
     if before is None and text != "latest":
-        at_ms = _time(store, typed, "below", "an offset, latest, or a time")
+        at_ms = _time(typed, "below", "an offset, latest, or a time")
     planned = store.topics.plan_delete_records(
         [TopicPartition(topic, number) for number in chosen], before=before, timestamp_ms=at_ms
     )
@@ -287,32 +289,45 @@ def plan_reset(store: Store, group_id: str, typed: Typed) -> ChangePlan:
     elif text.isdecimal() and text.isascii() and len(text) < 12:
         to = int(text)
     else:
-        at_ms = _time(store, typed, "to", "earliest, latest, +10 or -10, an offset, or a time")
+        at_ms = _time(typed, "to", "earliest, latest, +10 or -10, an offset, or a time")
 
-    def reset(*, dry_run: bool) -> list[str]:
-        moved = store.groups.reset_offsets(
-            group_id, topics or None, to=to, shift_by=shift, timestamp_ms=at_ms, dry_run=dry_run
-        )
-        found[:] = [
-            # A topic that is written to all the time has another end when this is confirmed.
-            [each.topic, each.partition, each.before, None if to == "latest" else each.after]
-            for each in moved
-        ]
-        end = "the end, now " if to == "latest" and dry_run else ""
+    reset = partial(store.groups.reset_offsets, group_id, topics or None)
+    reset_so = partial(reset, to=to, shift_by=shift, timestamp_ms=at_ms)
+    ends: dict[tuple[str, int], int] = {}
+    if at_ms is not None:
+        ends = {
+            (each.topic, each.partition): each.after for each in reset(to="latest", dry_run=True)
+        }
+
+    def is_end(each: OffsetReset) -> bool:
+        """Whether it goes to the end: of a topic that is written to all the time it moves."""
+        if shift is not None:
+            return each.before is not None and each.before + shift > each.after
+        if isinstance(to, int):
+            return to > each.after
+        return to == "latest" or each.after >= ends.get((each.topic, each.partition), math.inf)
+
+    def show(moved: Sequence[OffsetReset], end: str = "") -> list[str]:
         return [
             f"{each.topic}:{each.partition} from {show_count(each.before)} to "
-            f"{end}{show_count(each.after)}"
+            f"{end if is_end(each) else ''}{show_count(each.after)}"
             for each in moved
             if each.before != each.after
         ]
 
-    found: list[list[object]] = []
-    says = reset(dry_run=True)
+    planned = reset_so(dry_run=True)
+    says = show(planned, "the end, now ")
     if not says:
         raise WrongField("to", "nothing would be moved")
-    return ChangePlan(
-        says, [*found], lambda: f"moved group {group_id}: {'; '.join(reset(dry_run=False))}"
-    )
+    basis = [
+        [each.topic, each.partition, each.before, None if is_end(each) else each.after]
+        for each in planned
+    ]
+
+    def move() -> str:
+        return f"moved group {group_id}: {'; '.join(show(reset_so()))}"
+
+    return ChangePlan(says, basis, move)
 
 
 def _settings(text: str) -> dict[str, str | None]:
@@ -350,9 +365,9 @@ def _partitions(typed: Typed, count: int) -> Sequence[int]:
         raise WrongField("partitions", str(error)) from error
 
 
-def _time(store: Store, typed: Typed, name: str, known: str) -> int:
-    text, now_ms = typed[name].strip(), store.logs.clock.now_ms()
+def _time(typed: Typed, name: str, known: str) -> int:
+    text = typed[name].strip()
     try:
-        return parse_time(text, find_zone(typed["zone"]), now_ms)
+        return parse_time(text, find_zone(typed["zone"]), int(typed["now"]))
     except (ValueError, OverflowError) as error:
         raise WrongField(name, f"{text!r} is none of these: {known}") from error

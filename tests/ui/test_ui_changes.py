@@ -21,6 +21,7 @@ from tests.ui.ui_browser import (
     text_of,
 )
 from txnlog import TopicPartition
+from txnlog.clock import SystemClock
 from txnlog.display import parse_setting, show_setting
 from txnlog.store import Store
 from txnlog.ui.access import Access, loopback_hosts
@@ -472,6 +473,69 @@ def test_offsets_are_moved_to_what_was_shown(
         assert again == "/groups/team"
     found = {at.partition: at.offset for at in paid.groups.describe("team").offsets}
     assert found[0] == (1 if to == "earliest" else 6)
+
+
+@pytest.mark.parametrize(
+    ("to", "is_asked_again", "after"),
+    [
+        ("latest", False, 7),
+        ("+1000", False, 7),
+        ("1000", False, 7),
+        ("2999-01-01", False, 7),
+        ("+4", True, 6),
+        ("6", True, 6),
+        ("1970-01-01T00:16:00", True, 5),
+        ("+1", False, 3),
+        ("4", False, 4),
+        ("1970-01-01T00:00:06", False, 3),
+    ],
+)
+def test_offsets_are_moved_in_a_topic_that_grows(
+    console: Console,
+    browser: TestClient,
+    paid: Store,
+    to: str,
+    is_asked_again: bool,
+    after: int,
+) -> None:
+    """To the end, wherever that is; asked again only if the target is no longer the end."""
+    page = send(console, browser, "/reset/team", to=to)
+    with paid.producer() as producer:
+        for _ in range(2):
+            producer.send("paid", b"new", partition=0, timestamp_ms=1_000_000)
+    done = send(console, browser, "/reset/team", to=to, seen=seal_of(page))
+    if is_asked_again:
+        assert "to the end, now 5" in page
+        assert "has changed since you saw it" in done
+        done = send(console, browser, "/reset/team", to=to, seen=seal_of(done))
+    assert done == "/groups/team"
+    assert [at.offset for at in paid.groups.describe("team").offsets] == [after]
+
+
+@pytest.mark.parametrize("path", ["/reset/team", "/topics/paid/trim"])
+def test_a_time_ago_is_the_one_that_was_shown(
+    console: Console,
+    browser: TestClient,
+    paid: Store,
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However long it takes to confirm it; another one is shown again."""
+    now_ms = paid.logs.clock.now_ms()
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _: now_ms)
+    with paid.producer() as producer:
+        for ago_s in (3_700, 3_590, 3_580):
+            producer.send("paid", b"new", partition=0, timestamp_ms=now_ms - ago_s * 1000)
+    typed = {"to" if path == "/reset/team" else "below": "1h"}
+    seal = seal_of(send(console, browser, path, **typed))
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _: now_ms + 15_000)
+    other = seal.replace(str(now_ms), str(now_ms + 15_000))
+    assert "has changed since" in send(console, browser, path, **typed, seen=other)
+    send(console, browser, path, **typed, seen=seal)
+    if path == "/reset/team":
+        assert [at.offset for at in paid.groups.describe("team").offsets] == [6]
+    else:
+        assert paid.snapshot(["paid"]).beginning_offsets("paid") == {0: 6, 1: 5}
 
 
 def test_offsets_of_hostile_groups_are_moved(

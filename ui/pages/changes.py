@@ -13,7 +13,7 @@ from txnlog.errors import TxnlogError
 from txnlog.store import Store
 from txnlog.ui import plans
 from txnlog.ui.access import same_secret
-from txnlog.ui.changes import MOST_CHARS, ChangePlan, Form, FormField, WrongField
+from txnlog.ui.changes import MOST_CHARS, ChangePlan, Form, FormField, WrongField, moment_of
 from txnlog.ui.console import Console, named_in
 from txnlog.ui.render import address_of
 
@@ -146,19 +146,14 @@ def answer_form(kind: str) -> Callable[[Console, Request, dict[str, str]], Respo
     """
 
     def answer(console: Console, request: Request, sent: dict[str, str]) -> Response:
-        names = [*(field.name for field in KINDS[kind].fields), "zone"]
-        form = Form({name: sent.get(name, "") for name in names})
-        _check(kind, form)
-        store, name = console.store, _name_of(request)
-        if not form.errors:
-            try:
-                form.plan = KINDS[kind].plan(store, name, form.typed)
-            except WrongField as error:
-                form.errors[error.name] = str(error)
-            except TxnlogError as error:
-                form.errors[KINDS[kind].blamed] = str(error)
-        if form.plan is None or not same_secret(sent.get("seen", ""), form.seal):
-            return _page(console, request, kind, form, was_seen=bool(sent.get("seen")))
+        store, name, seen = console.store, _name_of(request), sent.get("seen", "")
+        now = str(store.logs.clock.now_ms())
+        shown = moment_of(seen)
+        form = _planned(store, kind, name, sent, shown or now)
+        if form.plan is None or not same_secret(seen, form.seal):
+            if shown is not None:
+                form = _planned(store, kind, name, sent, now)
+            return _page(console, request, kind, form, was_seen=bool(seen))
         try:
             console.log_change(request, form.plan.apply())
         except TxnlogError as error:
@@ -170,6 +165,21 @@ def answer_form(kind: str) -> Callable[[Console, Request, dict[str, str]], Respo
         return RedirectResponse(_done(kind, name or form.typed["topic"].strip()), status_code=303)
 
     return answer
+
+
+def _planned(store: Store, kind: str, name: str, sent: Mapping[str, str], now: str) -> Form:
+    """The form as it was sent, with what is wrong with it or what it would do; ``now`` in ms."""
+    names = [*(field.name for field in KINDS[kind].fields), "zone"]
+    form = Form({name: sent.get(name, "") for name in names} | {"now": now})
+    _check(kind, form)
+    if not form.errors:
+        try:
+            form.plan = KINDS[kind].plan(store, name, form.typed)
+        except WrongField as error:
+            form.errors[error.name] = str(error)
+        except TxnlogError as error:
+            form.errors[KINDS[kind].blamed] = str(error)
+    return form
 
 
 def _check(kind: str, form: Form) -> None:
