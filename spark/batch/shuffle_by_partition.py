@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txnlog.errors import InvalidOption, UnknownTopicOrPartition
+from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
+from txnlog.inspect.describe import describe_or_error
 from txnlog.schema import PARTITION
 from txnlog.spark.batch.determinism import chances
 from txnlog.spark.batch.write_plan import check_columns, draw_seed, name_as_in_topic
@@ -95,6 +96,7 @@ def shuffle_by_partition(
         frame = frame.select("*", _content(frame))
     # Spark's names may be the same but for their case, and it takes none with a dot to Python.
     numbered = frame.toDF(*map(str, range(len(names))))
+    specs: Mapping[str, TopicSpec | TxnlogError]
     specs = _pin_topics(store) if spec is None else {spec.topic: spec}
     seed, now_ms = draw_seed(), store.logs.clock.now_ms()
 
@@ -102,7 +104,10 @@ def shuffle_by_partition(
         from txnlog.spark.batch.rows_to_records import PartitionColumn
 
         def spec_of(name: str) -> TopicSpec:
-            return specs.get(name) or store.logs.topic_spec(name)
+            found = specs.get(name) or store.logs.topic_spec(name)
+            if isinstance(found, TxnlogError):
+                raise found
+            return found
 
         column = PartitionColumn(
             spec_of, topic, partitioner, seed=seed, now_ms=now_ms, content=content
@@ -115,17 +120,16 @@ def shuffle_by_partition(
     return chosen.repartition(*keys) if tasks is None else chosen.repartition(tasks, *keys)
 
 
-def _pin_topics(store: Store) -> dict[str, TopicSpec]:
-    """All topics as they are: a task that runs again must not find more partitions."""
+def _pin_topics(store: Store) -> dict[str, TopicSpec | TxnlogError]:
+    """All topics as they are: a task that runs again must not find more partitions.
 
-    def look(name: str) -> list[TopicSpec]:
-        try:
-            return [store.logs.topic_spec(name)]
-        except UnknownTopicOrPartition:  # it was deleted meanwhile
-            return []
-
-    found = store.storage.gather(partial(look, name) for name in store.topics.list())
-    return {spec.topic: spec for some in found for spec in some}
+    Of a damaged one what is wrong with it, for rows that go there.
+    """
+    names = store.topics.list()
+    looks = [partial(describe_or_error, store.logs.topic_spec, name) for name in names]
+    found = zip(names, store.storage.gather(looks), strict=True)
+    # One of the names may have been deleted meanwhile.
+    return {name: spec for name, spec in found if not isinstance(spec, UnknownTopicOrPartition)}
 
 
 def _needs_content(spec: TopicSpec | None, partitioner: str) -> bool:

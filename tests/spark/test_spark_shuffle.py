@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from pyspark.sql import functions as sf
 from tests.spark.spark_helpers import numbers, save, stored
 from txnlog import Store
 from txnlog.errors import InvalidOption, InvalidRecord, UnknownTopicOrPartition
+from txnlog.names import topic_log
 from txnlog.spark import shuffle_by_partition
 from txnlog.spark.batch.typed_rows import TypedRows
 
@@ -165,6 +167,20 @@ def test_topics_by_column_and_explicit_partitions(spark: SparkSession, store: St
     assert {few[n] for n in range(0, 100, 2)} == {many[n] for n in range(1, 100, 2)} == {1}
     assert len(store.topics.segments("few")) == 2
     assert len(store.topics.segments("many")) == 9
+
+
+def test_a_damaged_topic_matters_to_its_own_rows(spark: SparkSession, store: Store) -> None:
+    """Others are shuffled whatever else lies in the store."""
+    for name in ("sound", "damaged"):
+        store.topics.create(name, partitions=2)
+    (created,) = (Path(store.url) / topic_log("damaged")).iterdir()
+    created.write_text("{")
+    rows = numbers(spark, 0, 20, tasks=2).withColumn("topic", sf.lit("sound"))
+    save(shuffle_by_partition(rows, store.url, tasks=2), store)
+    assert stored(store, "sound") == list(range(20))
+    wrong = shuffle_by_partition(rows.withColumn("topic", sf.lit("damaged")), store.url)
+    with pytest.raises(Exception, match=r"CorruptEntry.*damaged"):
+        wrong.collect()
 
 
 def test_what_cannot_be_written_is_refused_before_the_shuffle(
