@@ -16,6 +16,7 @@ from txnlog.read.changed_rows import ChangeColumns, change_columns, read_changes
 from txnlog.schema import TopicSchema
 from txnlog.snapshot import both_ends
 from txnlog.spark.batch.worker_objects import spare_modules
+from txnlog.spark.options.columns import meant_names
 from txnlog.spark.options.option_names import PRE_IMAGES
 from txnlog.spark.options.read_options import ReadOptions, parse_read
 from txnlog.spark.options.store_options import open_at
@@ -78,7 +79,10 @@ def _check_batch(parsed: ReadOptions) -> None:
 
 def feed_columns(parsed: ReadOptions, topic: str, schema: TopicSchema | None) -> ChangeColumns:
     """The columns of a feed that the options ask for. Raises InvalidOption."""
-    columns = change_columns(topic, parsed.columns.names, schema)
+    columns = change_columns(topic, None, schema)
+    if parsed.columns.names is not None:
+        names = meant_names(parsed.columns.names, columns.available)
+        columns = change_columns(topic, names, schema)
     if parsed.columns.include_headers:
         columns = columns.with_more(["headers" if schema is None else "_headers"])
     return columns

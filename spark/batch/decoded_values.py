@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 
 from txnlog.errors import InvalidOption
 from txnlog.spark.batch.typed_rows import arrow_type, spark_type
+from txnlog.spark.options.columns import meant_names
 from txnlog.values import ValueReader
 
 if TYPE_CHECKING:
@@ -56,8 +57,10 @@ class ValueColumns:
                 )
             values = ValueReader(store.schemas, values, subject=f"{topics[0]}-value")
         made = cls(values, _names_of(columns), include_headers)
-        _choose(made.names, made.reader, made._every_column())
-        return made
+        if made.names is None:
+            return made
+        _, names = _choose(made.names, made.reader, made._every_column())
+        return replace(made, names=names)
 
     @property
     def to_read(self) -> list[str]:
@@ -108,8 +111,7 @@ def decode_values(
             f"values are decoded from a column `value` of bytes; there is {', '.join(there)}"
         )
     of_records = [name for name in (*_RECORD, _HEADERS) if name in there]
-    found = _choose(names, reader, of_records)
-    chosen = found.names if names is None else names
+    found, chosen = _choose(names, reader, of_records)
     needed = [name for name in of_records if name == "value" or f"_{name}" in chosen]
     if needed != records.columns:
         records = records.select(*needed)
@@ -132,13 +134,17 @@ def _names_of(columns: str | Sequence[str] | None) -> tuple[str, ...] | None:
 
 def _choose(
     names: Sequence[str] | None, reader: ValueReader, of_records: Sequence[str]
-) -> pa.Schema:
-    """All columns that there are. Raises InvalidOption: one of the names is not among them."""
+) -> tuple[pa.Schema, tuple[str, ...]]:
+    """All columns that there are, and the wanted names among them; None: all.
+
+    Raises InvalidOption: one of the names is not there.
+    """
     found = reader.batch_schema(pa.schema([(name, pa.null()) for name in of_records]))
-    for name in names or ():
+    chosen = tuple(found.names) if names is None else meant_names(names, found.names)
+    for name in chosen:
         if name not in found.names:
             raise InvalidOption(f"columns: there is no {name!r}; known: {', '.join(found.names)}")
-    return found
+    return found, chosen
 
 
 def _decoder(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -33,6 +32,7 @@ from txnlog.columns.constraints import constraints_of
 from txnlog.errors import InvalidRecord
 from txnlog.log.uploads import TopicSpec
 from txnlog.schema import HEADERS, OFFSET, PARTITION, TOPIC
+from txnlog.spark.options.columns import meant_names
 from txnlog.write.record_checks import explicit_partitions
 from txnlog.write.typed_records import TypedRecords
 
@@ -112,23 +112,14 @@ def fit(schema: pa.Schema) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
 
 
 def named_as_in_topic(schema: StructType, columns: pa.Schema) -> StructType:
-    """The columns of a write under the names that they have in the topic.
-
-    Those differ in upper and lower case at most, as names in Spark may: `id` is the topic's `Id`,
-    unless another column is, or two of the frame's or of the topic's could be meant.
-    """
-    others = [name for name in schema.names if name not in columns.names]
-    wanted = [name for name in columns.names if name not in schema.names]
-    mine, theirs = (Counter(map(str.lower, names)) for names in (others, wanted))
-    meant = {name.lower(): name for name in wanted if theirs[name.lower()] == 1}
-
-    def renamed(field: StructField) -> StructField:
-        if field.name not in others or mine[field.name.lower()] > 1:
-            return field
-        name = meant.get(field.name.lower(), field.name)
-        return StructField(name, field.dataType, field.nullable, field.metadata)
-
-    return StructType([renamed(field) for field in schema])
+    """The columns of a write under the names that they have in the topic: see ``meant_names``."""
+    names = meant_names(schema.names, columns.names)
+    return StructType(
+        [
+            StructField(name, field.dataType, field.nullable, field.metadata)
+            for name, field in zip(names, schema, strict=True)
+        ]
+    )
 
 
 def check_typed(schema: StructType, spec: TopicSpec, include_headers: bool | None) -> list[str]:

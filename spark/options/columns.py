@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -47,14 +48,31 @@ class ColumnChoice:
         if self.names is None:
             every = known if schema is None else (*schema.columns.names, HEADERS)
             return scan_columns([c for c in every if c != headers or self.include_headers], schema)
-        for name in self.names:
+        names = meant_names(self.names, known)
+        for name in names:
             if name not in known:
                 raise InvalidOption(
                     f"option columns: there is no {name!r}; known: {', '.join(known)}"
                 )
-        if self.include_headers and headers not in self.names:
+        if self.include_headers and headers not in names:
             raise InvalidOption(f"option includeHeaders is true, but columns leaves {headers} out")
-        return scan_columns(self.names, schema)
+        return scan_columns(names, schema)
+
+
+def meant_names(names: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """The known names that are meant; a name that is none is left as it is.
+
+    They may differ in upper and lower case, as names in Spark may: `id` is the topic's `Id`, unless
+    another name is, or two of these or of the topic's could be meant.
+    """
+    others = [name for name in names if name not in known]
+    wanted = [name for name in known if name not in names]
+    mine, theirs = (Counter(map(str.lower, some)) for some in (others, wanted))
+    meant = {name.lower(): name for name in wanted if theirs[name.lower()] == 1}
+    return tuple(
+        name if name in known or mine[name.lower()] > 1 else meant.get(name.lower(), name)
+        for name in names
+    )
 
 
 def parse_columns(text: str | None, include_headers: bool) -> ColumnChoice:

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from txnlog.errors import InvalidConfig, InvalidGroupId, InvalidOption, InvalidTopic
-from txnlog.spark.options.columns import parse_columns
+from txnlog.spark.options.columns import meant_names, parse_columns
 from txnlog.spark.options.option_names import STAGING
 from txnlog.spark.options.positions import ByTime, parse_offsets
 from txnlog.spark.options.read_options import parse_read
@@ -308,6 +308,24 @@ def test_columns_are_those_of_the_topic_and_no_others() -> None:
     ):
         with pytest.raises(InvalidOption, match=said):
             parse_columns(text, headers).of(None)
+
+
+@pytest.mark.parametrize(
+    ("names", "meant"),
+    [
+        (["ID", "NAME"], ["Id", "name"]),
+        (["name", "NAME"], ["name", "NAME"]),
+        (["NAME", "Name"], ["NAME", "Name"]),
+        (["TwO"], ["TwO"]),
+        (["other"], ["other"]),
+        (["_OFFSET"], ["_offset"]),
+    ],
+    ids=" ".join,
+)
+def test_names_of_columns_may_differ_in_case(names: list[str], meant: list[str]) -> None:
+    """If one alone can be meant."""
+    known = ("Id", "name", "two", "Two", "_offset")
+    assert meant_names(names, known) == tuple(meant)
 
 
 @pytest.mark.parametrize(

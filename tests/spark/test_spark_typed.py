@@ -97,6 +97,23 @@ def test_rows_are_written_whose_columns_differ_in_case(spark: SparkSession, stor
     )
 
 
+def test_columns_are_read_that_are_named_in_another_case(spark: SparkSession, store: Store) -> None:
+    """By each read: the frame's columns are called as the topic's are."""
+    columns = pa.schema([pa.field("Id", pa.int64(), nullable=False), ("Name", pa.string())])
+    store.topics.create("t", schema=columns, key=["Id"])
+    with store.producer() as producer:
+        producer.send("t", {"Id": 1, "Name": "a"})
+    names = ["name", "_OFFSET"]
+    frames = [
+        load(spark, store, "t", columns=",".join(names)),
+        read(spark, store, "t", columns=names, latest=True),
+        read(spark, store, "t", columns=names, pre_images=True, since="earliest"),
+    ]
+    for frame in frames:
+        assert frame.columns == ["Name", "_offset"]
+        assert [tuple(row) for row in frame.collect()] == [("a", 0)]
+
+
 def example(number: int) -> dict[str, Any]:
     """A row; each third has nulls."""
     if number % 3 == 0:
