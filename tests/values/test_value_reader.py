@@ -244,6 +244,20 @@ def test_unknown_fields_within_lists_of_any_kind(store: Store, name: str) -> Non
         write.encode(pa.record_batch({"o": pa.array([[{"y": 1, "z": 2}]], LISTS[name](more))}))
 
 
+def test_unknown_fields_within_a_struct_that_becomes_a_map(store: Store) -> None:
+    """Frames that have no maps have structs: of these the fields are the keys."""
+    mapped = {"name": "o", "type": {"type": "map", "values": INNER}}
+    schema = {"type": "record", "name": "R", "fields": [mapped]}
+    store.schemas.add(SUBJECT, json.dumps(schema))
+    write = ValueWriter(store.schemas, "avro", subject=SUBJECT)
+    read = ValueReader(store.schemas, "avro", subject=SUBJECT)
+    rows = pa.array([{"k": {"x": 1, "y": 2}}])
+    found = read(write.encode(pa.record_batch({"o": rows}))[0].as_py())
+    assert found == {"o": [("k", {"x": 1, "y": 2})]}
+    with pytest.raises(InvalidRecord, match=r"the schema has no field 'o\.z'"):
+        write.encode(pa.record_batch({"o": pa.array([{"k": {"x": 1, "z": 2}}])}))
+
+
 @pytest.mark.parametrize("kind", ["date", "timestamp-micros", "local-timestamp-micros"])
 def test_times_after_those_of_python(store: Store, kind: str) -> None:
     """A column has them; a dict cannot."""

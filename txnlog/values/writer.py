@@ -116,6 +116,9 @@ def _check_columns(given: Any, kind: Any, place: str = "") -> None:  # noqa: ANN
             _check_columns(field.type, kind.field(number).type, f"{place}{field.name}.")
     elif pa.types.is_map(given) and pa.types.is_map(kind):
         _check_columns(given.item_type, kind.item_type, place)
+    elif pa.types.is_struct(given) and pa.types.is_map(kind):  # its fields are the keys
+        for field in given:
+            _check_columns(field.type, kind.item_type, place)
     elif _is_list(given) and pa.types.is_list(kind):
         _check_columns(given.value_type, kind.value_type, place)
 
