@@ -249,17 +249,26 @@ def plan_trim(store: Store, topic: str, typed: Typed) -> ChangePlan:
     at_ms = None
     if before is None and text != "latest":
         at_ms = _time(typed, "below", "an offset, latest, or a time")
-    planned = store.topics.plan_delete_records(
-        [TopicPartition(topic, number) for number in chosen], before=before, timestamp_ms=at_ms
-    )
+    where = [TopicPartition(topic, number) for number in chosen]
+    plan_trim_to = partial(store.topics.plan_delete_records, where)
+    ends: dict[int, int] = {}
+    if before is None:
+        ends = {plan.partition: plan.new_log_start_offset for plan in plan_trim_to()}
+    planned = plan_trim_to(before=before, timestamp_ms=at_ms)
     doomed = [plan for plan in planned if plan.offset_count]
     if not doomed:
         raise WrongField("below", "nothing would be deleted")
+    # That of a topic that is written to all the time is another one when this is confirmed.
+    to_end = [plan.new_log_start_offset >= ends.get(plan.partition, math.inf) for plan in doomed]
     says = [
         f"Partition {plan.partition}: {show_counted(plan.offset_count, 'offset')} "
-        f"{'is' if plan.offset_count == 1 else 'are'} deleted, "
-        f"and it begins at {show_count(plan.new_log_start_offset)}."
-        for plan in doomed
+        f"{'is' if plan.offset_count == 1 else 'are'} deleted, and it begins at "
+        f"{'the end, now ' if is_end else ''}{show_count(plan.new_log_start_offset)}."
+        for plan, is_end in zip(doomed, to_end, strict=True)
+    ]
+    basis = [
+        [plan.partition, None if is_end else plan.new_log_start_offset]
+        for plan, is_end in zip(doomed, to_end, strict=True)
     ]
 
     def trim() -> str:
@@ -273,7 +282,8 @@ def plan_trim(store: Store, topic: str, typed: Typed) -> ChangePlan:
             f"{show_counted(len(doomed), 'partition')}"
         )
 
-    return ChangePlan([*says, "They cannot be brought back."], [described.topic_id, doomed], trim)
+    says.append("They cannot be brought back.")
+    return ChangePlan(says, [described.topic_id, basis], trim)
 
 
 def plan_reset(store: Store, group_id: str, typed: Typed) -> ChangePlan:

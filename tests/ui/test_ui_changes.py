@@ -397,6 +397,39 @@ def test_the_oldest_records_are_deleted(
     assert paid.snapshot(["paid"]).beginning_offsets("paid") == starts
 
 
+@pytest.mark.parametrize(
+    ("below", "is_asked_again", "start"),
+    [
+        ("latest", False, 7),
+        ("2999-01-01", False, 7),
+        ("1970-01-01T00:16:00", True, 5),
+        ("1970-01-01T00:00:04", False, 2),
+        ("3", False, 3),
+    ],
+)
+def test_the_oldest_records_of_a_topic_that_grows_are_deleted(
+    console: Console,
+    browser: TestClient,
+    paid: Store,
+    below: str,
+    is_asked_again: bool,
+    start: int,
+) -> None:
+    """Up to the end, wherever that is; asked again only if that is no longer what is meant."""
+    path, typed = "/topics/paid/trim", {"below": below, "partitions": "0"}
+    page = send(console, browser, path, **typed)
+    assert ("the end, now 5" in page) is (start == 7 or is_asked_again)
+    with paid.producer() as producer:
+        for _ in range(2):
+            producer.send("paid", b"new", partition=0, timestamp_ms=1_000_000)
+    done = send(console, browser, path, **typed, seen=seal_of(page))
+    if is_asked_again:
+        assert "has changed since you saw it" in done
+        done = send(console, browser, path, **typed, seen=seal_of(done))
+    assert done == "/topics/paid"
+    assert paid.snapshot(["paid"]).beginning_offsets("paid") == {0: start, 1: 0}
+
+
 def test_one_of_something_is_not_many(console: Console, browser: TestClient, store: Store) -> None:
     """Neither what a page counts nor what a change would do, and has done."""
     store.topics.create("one")
@@ -406,7 +439,7 @@ def test_one_of_something_is_not_many(console: Console, browser: TestClient, sto
     assert "1 offset in 1 partition" in browser.get("/topics/one/records").text
     typed = {"below": "latest", "partitions": ""}
     shown = send(console, browser, "/topics/one/trim", **typed)
-    assert "Partition 0: 1 offset is deleted, and it begins at 1." in shown
+    assert "Partition 0: 1 offset is deleted, and it begins at the end, now 1." in shown
     confirm(console, browser, "/topics/one/trim", **typed)
     assert "trimmed one: 1 offset of 1 partition" in browser.get("/store").text
 
