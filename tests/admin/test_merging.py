@@ -199,6 +199,35 @@ def test_old_segments_stay_while_the_new_one_is_not_there(
     assert {*old} <= {*data_files(store)}
 
 
+@pytest.mark.store(on="heap", topics={"t": 2})
+def test_merged_segments_stay_while_what_they_were_merged_into_is_not_there(
+    store: Store, heap: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the log does not tell any more that they ever held the records."""
+    settle_early(monkeypatch)
+
+    def add(partition: int) -> set[str]:
+        before = {*data_files(store)}
+        for number in range(4):
+            append(store, b"%d" % number, partition=partition)
+        appended = {*data_files(store)}
+        merge(store)
+        return {*data_files(store)} - appended - before
+
+    (merged,) = add(0)
+    (newest,) = add(0)
+    heap.delete([newest])
+    for _ in range(4):
+        clock.time_ms += WEEK_MS
+        add(1)
+        another(store).maintain()
+    log = another(store).logs.topic("t")
+    log.refresh()
+    rewrites = log.whole_segments().partitions[0].rewrites
+    assert [one.segment.stored.name in newest for one in rewrites] == [True]
+    assert merged in data_files(store)
+
+
 def test_a_merger_that_slept_until_its_segments_were_vacuumed_takes_them_back(
     store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:

@@ -5,7 +5,7 @@ From a whole state (``TopicLog.whole_state``), with nothing in manifests, unless
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import OWN_FILE, SHARED, FileKey, SegmentRef
@@ -105,10 +105,18 @@ def rewritten_files(topic: str, state: TopicState) -> set[FileKey]:
     return held - placed_files(topic, state) if held else held
 
 
-def kept_for_lost(state: TopicState, there: Container[FileKey]) -> set[FileKey]:
+def kept_for_lost(
+    state: TopicState, there: Collection[FileKey], left_out: Mapping[int, int]
+) -> set[FileKey]:
     """The files of old segments whose replacement is missing: the only copies of the records.
 
     A segment that was just put is not in an older listing either; then waiting loses nothing.
+
+    Args:
+        state: the topic's.
+        there: the topic's files.
+        left_out: by partition, an entry that may have replaced rewrites which the state lacks by
+            now: then nothing tells which of the files was theirs.
     """
     kept: set[FileKey] = set()
     for partition, part in enumerate(state.partitions):
@@ -116,6 +124,8 @@ def kept_for_lost(state: TopicState, there: Container[FileKey]) -> set[FileKey]:
         for rewrite in resolve(part.rewrites):
             if rewrite.segment.stored.is_empty or file_key(partition, rewrite.segment) in there:
                 continue
+            if rewrite.entry <= left_out.get(partition, -1):
+                kept |= {key for key in there if key[0] in (partition, SHARED)}
             older = [r.segment for r in part.rewrites if r.entry < rewrite.entry]
             kept |= {
                 file_key(partition, old)

@@ -9,7 +9,7 @@ that sleep, wherever it stops. Ages are by the storage's own clock.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
@@ -143,7 +143,8 @@ def vacuum_topic(
             "files was deleted"
         )
     state = log.whole_segments()
-    run = _Run(topic, state, ages, orphan_age_ms, files, notes)
+    left_out = log.manifests.left_out_rewrites()
+    run = _Run(topic, state, ages, orphan_age_ms, files, notes, left_out)
     topic_id = state.topic_id
     run.judge(placed_files(topic, state))
     note = partial(put_notes, storage, logs.clock, topic, topic_id)
@@ -300,6 +301,7 @@ class _Run:
         orphan_age_ms: int,
         files: Files,
         notes: Sequence[Note],
+        left_out: Mapping[int, int],
     ) -> None:
         self.due: dict[FileKey, Reason] = {}
         self.found_now: set[FileKey] = set()
@@ -310,6 +312,7 @@ class _Run:
         self._orphan_age_ms = orphan_age_ms
         self._delay_ms = TopicConfig.of(state.config).file_delete_delay_ms
         self._files = files
+        self._left_out = left_out
         self.notes = [*notes]
 
     def judge(self, placed: Collection[FileKey]) -> None:
@@ -376,7 +379,8 @@ class _Run:
 
     def _kept(self) -> set[FileKey]:
         """Files without records of the topic that are needed all the same."""
-        return kept_for_lost(self._state, self._files) | kept_for_import(self._state)
+        lost = kept_for_lost(self._state, self._files, self._left_out)
+        return lost | kept_for_import(self._state)
 
     def finished_notes(self) -> list[str]:
         """The notes without files left once the due ones are deleted."""

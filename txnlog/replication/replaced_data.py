@@ -49,4 +49,5 @@ class ReplacedData:
             state = log.whole_segments()
         except TxnlogError:
             return ()
-        return rewritten_files(topic, state) - kept_for_lost(state, there) - kept_for_import(state)
+        kept = kept_for_lost(state, there, log.manifests.left_out_rewrites())
+        return rewritten_files(topic, state) - kept - kept_for_import(state)
