@@ -14,8 +14,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import txnlog
+from tests.support.log.settling import settle_early
 from tests.support.simulation.copy_job import PREPARED, check_whole_transactions, copy_all, judge
-from tests.support.steps import values
+from tests.support.steps import append, begin_with, values
 from txnlog.errors import (
     IllegalState,
     InvalidOption,
@@ -567,6 +568,30 @@ def test_what_the_source_has_lost_is_named_until_nothing_leads_to_it(
         standby = Follower(store, url)
     assert standby.follow().lost == ()
     assert Standby(txnlog.open(url)).reached().lost == ()
+
+
+@pytest.mark.parametrize("is_settled", [False, True], ids=["recent", "settled"])
+@pytest.mark.parametrize("was_open", [False, True], ids=["aborted", "aborted-later"])
+def test_what_was_aborted_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, was_open: bool, is_settled: bool
+) -> None:
+    """Its writer may have slept until its upload was deleted: nobody is shown it."""
+    settle_early(monkeypatch)
+    source, target = HeapStorage(), HeapStorage()
+    store = attach(source, create=True, clock=VirtualClock(seed=1))
+    store.topics.create("t")
+    gone = begin_with(store, "p", b"gone")
+    source.delete([name for name, _ in source.list_all("topics/t/data")])
+    standby = Follower(store_of(source, seed=3), target)
+    if was_open:
+        assert len(standby.follow().lost) == 1, "it may be committed"
+    gone.abort_transaction()
+    append(store, *(b"one", b"two"))
+    for _ in range(12 if is_settled else 0):
+        append(store, b"more")
+    assert standby.follow().lost == ()
+    assert Follower(store_of(source, seed=4), target).follow().lost == ()
+    assert values(shown(target), "t")[:2] == [b"one", b"two"]
 
 
 def test_a_file_that_the_source_has_lost_is_named(tmp_path: Path) -> None:

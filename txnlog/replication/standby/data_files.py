@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 from txnlog import names
-from txnlog.admin.live_segments import placed_files
+from txnlog.admin.live_segments import placed_refs
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import FileKey, SegmentRef
@@ -143,13 +143,14 @@ class DataFileCopier:
         self, log: TopicLog, state: TopicState, missing: Mapping[str, FileKey]
     ) -> None:
         """Files that are gone at the source: rightly, by now, or lost there too."""
-        needed = placed_files(log.name, log.manifests.unfold(state, segments_alone=True))
+        needed = _needed(log, state, missing.values())
         gone = {path for path, key in missing.items() if key in needed}
         if not any(not names.is_accelerator(path) for path in gone):
             return
         log.refresh()
-        placed = placed_files(log.name, log.whole_segments())
-        if any(missing[path] not in placed for path in gone):
+        with log.lock:
+            needed = _needed(log, log.state, missing.values())
+        if any(missing[path] not in needed for path in gone):
             raise SourceMoved(f"segments of topic {log.name!r} were deleted while they were copied")
         # Absence proves nothing: the disk may not have been mounted for a moment.
         self._check_source()
@@ -184,8 +185,28 @@ class DataFileCopier:
         folder = f"{names.topic_folder(log.name)}/data/"
         lost = {path: names.parse_data_file(path) for path in self.lost if path.startswith(folder)}
         if lost:
-            placed = placed_files(log.name, log.manifests.unfold(state, segments_alone=True))
-            self.lost -= {path for path, key in lost.items() if key and key[:2] not in placed}
+            needed = _needed(log, state, [key[:2] for key in lost.values() if key])
+            self.lost -= {path for path, key in lost.items() if key and key[:2] not in needed}
+
+
+def _needed(log: TopicLog, state: TopicState, files: Iterable[FileKey]) -> set[FileKey]:
+    """Those of some files that the topic places, and not only for aborted appends.
+
+    Those have lost nothing with their file: their writer may have slept until it was deleted.
+    """
+    asked = {*files}
+    entries: dict[FileKey, set[int]] = {}
+    for ref, segment in placed_refs(log.name, log.manifests.unfold(state, segments_alone=True)):
+        if ref.file_key in asked:
+            entries.setdefault(ref.file_key, set()).add(segment.entry)
+
+    def is_aborted(entry: int) -> bool:
+        if entry in state.aborted:
+            return True
+        return log.manifests.outcome_is_abort(state.settled, state.topic_id, entry) is True
+
+    aborted = {one for one in set().union(*entries.values()) if is_aborted(one)}
+    return {key for key, placed_by in entries.items() if not placed_by <= aborted}
 
 
 def _start(state: TopicState, partition: int) -> int:
