@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -470,6 +471,44 @@ def test_ids_that_expire_and_come_back(seed: int) -> None:
             assert promoted.logs.transactions.expired(f"id-{number}") == ids_.expired(
                 f"id-{number}"
             )
+
+
+def leave_behind(number: int) -> bool:
+    """Others make rounds at a request of one's round, until what it knows is gone.
+
+    It says so, or its round counts; then it goes on. False: its round has not as many requests.
+    """
+    ids = _Ids()
+    ids.write("first")
+    ids.expire()
+    first = -1
+
+    def go_on(_: str) -> None:
+        if first >= 0 and len(target.requests) == first + number:
+            for one in range(KEPT_ROUNDS + 2):
+                ids.write(f"id-{one}")
+                ids.expire()
+                ids.standby.follow()
+
+    target = FaultyStorage(ids.target.inner, before_request=go_on)
+    slow = Follower(attach(ids.source, clock=ids.clock), target)
+    slow.follow()
+    ids.standby.follow()
+    ids.write("second")
+    first = len(target.requests)
+    try:
+        slow.follow()
+    except StorageError as error:
+        assert "run only one" in str(error), error  # noqa: PT017 - or it does well
+    is_over = len(target.requests) > first + number
+    slow.follow()
+    ids.judge()
+    return is_over
+
+
+def test_a_follower_that_others_have_left_behind() -> None:
+    """At whichever request."""
+    assert next(number for number in itertools.count() if not leave_behind(number)) > 5
 
 
 def test_a_source_that_is_not_there_deletes_nothing(tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ class Follower:
         ends = {one.log.log.folder: one.state.next_entry for one in view.logs}
         for name, (number, _) in view.heads.items():
             ends[names.transaction_log(name)] = number + 1
-        for folder, known in self._rounds.logs(before).items():
+        for folder, known in self._logs_of(before).items():
             if folder.startswith((names.TRANSACTIONS, names.EXPIRED)) and folder not in ends:
                 owner = names.transactional_id_of_folder(folder.rpartition("/")[2])
                 if owner in view.expired or owner in view.damaged or owner in view.heads:
@@ -340,20 +340,34 @@ class Follower:
         found = map(names.parse_log_file, self._target.list_names(root))
         numbers = [one[0] for one in found if one is not None and one[1] is LogFile.ENTRY]
         if not numbers:
-            raise StorageError(
-                f"{self._target.url}/{root} is gone: another process follows the same store: run "
-                "only one"
-            )
+            raise self._overtaken(root)
         number = max(numbers)
-        data = self._target.get(f"{root}/{names.log_file(number, LogFile.ENTRY)}")
+        path = f"{root}/{names.log_file(number, LogFile.ENTRY)}"
+        try:
+            data = self._target.get(path)
+        except ObjectNotFound as error:
+            raise self._overtaken(path) from error
         return _NewestFile(attempt, number, blake2b(data).digest())
+
+    def _logs_of(self, round_: Round) -> dict[str, LogVersion]:
+        """The versions of a round's logs. Raises StorageError: newer rounds have replaced it."""
+        try:
+            return self._rounds.logs(round_)
+        except ObjectNotFound as error:
+            raise self._overtaken(root_names.expired_list(round_.expired)) from error
+
+    def _overtaken(self, path: str) -> StorageError:
+        return StorageError(
+            f"{self._target.url}/{path} is gone: another process follows the same store: run only "
+            "one"
+        )
 
     # -- the round -------------------------------------------------------------------------------
 
     def _put_round(self, view: SourceView, before: Round | None) -> tuple[Round, int]:
         number = self._standing.number + 1 if self._standing else 0
         attempt = root_names.round_token(number, self._clock.token())
-        known = self._rounds.logs(before) if before else {}
+        known = self._logs_of(before) if before else {}
         self._check_that_logs_go_on(view, known)
         logs: dict[str, LogVersion] = {}
         files: dict[str, bytes] = {}

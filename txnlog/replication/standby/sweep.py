@@ -44,7 +44,10 @@ def sweep_rounds(rounds: Rounds, newest: Round) -> None:
     if not old or (oldest := rounds.read(end)) is None:
         return
     # A version that any later round shows is one of the oldest kept round, too.
-    kept = rounds.logs(oldest)
+    try:
+        kept = rounds.logs(oldest)
+    except ObjectNotFound:
+        return  # another follower's sweep has come further
     alive = {version.attempt for version in kept.values()} | {oldest.expired}
     doomed: list[str] = []
     for attempt in target.list_folders(root_names.STANDBY_LOGS):
