@@ -30,6 +30,7 @@ from txnlog.errors import (
     TxnlogError,
 )
 from txnlog.replication import (
+    Follower,
     Replicas,
     open_replicas,
     openers,
@@ -216,3 +217,27 @@ def test_servers_are_asked_whether_a_folder_is_a_members_by_its_name() -> None:
         openers.check(counted["incarnation-00000"])
     openers.check(counted["store"])
     assert counted["store"].take() == {}
+
+
+@pytest.mark.parametrize("which", ["control", "a", "b"])
+@pytest.mark.parametrize("folder", ["a", "b/x", "b/incarnation-00000/topics", "control/epochs"])
+def test_copies_lie_beside_the_roots(tmp_path: Path, folder: str, which: str) -> None:
+    """And the controller: exports and standbys, by whichever of them the store was opened."""
+    make_written(tmp_path, "x")
+    store = reopened(tmp_path, which)
+    with pytest.raises(InvalidOption, match="lies in the store"):
+        store.kafka.export_topic("t", str(tmp_path / folder))
+    with pytest.raises(InvalidOption, match="are nested"):
+        Follower(store, str(tmp_path / folder))
+
+
+@pytest.mark.parametrize("folder", ["a/incarnation-00000/x", "b/incarnation-00000/topics/t/data"])
+@pytest.mark.parametrize("create", [False, True], ids=["opened", "made"])
+def test_no_store_lies_in_an_incarnation(tmp_path: Path, folder: str, create: bool) -> None:
+    """It would be copied with it, and deleted."""
+    make_written(tmp_path, "x")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(NotAStore, match="is what one root of a replicated store holds"):
+        txnlog.open(str(tmp_path / folder), create=create)
+    assert sorted(tmp_path.rglob("*")) == before
+    txnlog.open(str(tmp_path / "incarnation-00000" / "x"), create=True)

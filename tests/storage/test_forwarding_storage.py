@@ -33,7 +33,7 @@ CHANGES_NOTHING = {
     *("list_all", "list_folders", "list_names", "list_unfinished_uploads", "size"),
     *("small_reads_at_once", "was_probed", "without_fsync", "trust", "confirm", "count_later"),
     *("as_of", "kind", "may_be_unlisted", "wait_up_to", "gather", "put_round", "race", "run_ahead"),
-    *("will_write",),
+    *("urls", "will_write"),
 }
 """Of a storage. The last ones call what they are given, or say how."""
 

@@ -117,10 +117,11 @@ def export_log_dirs(
     config = TopicConfig.of(view.config)
     written = _format(config, magic, keep_offsets, compression_type)
     target = open_storage(directory, storage_options)
-    if f"{target.url}/".startswith(f"{logs.storage.url}/"):
-        raise InvalidOption(
-            f"{target.url} lies in the store {logs.storage.url}: export into a folder beside it"
-        )
+    for url in logs.storage.urls():
+        if f"{target.url}/".startswith(f"{url.rstrip('/')}/"):
+            raise InvalidOption(
+                f"{target.url} lies in the store {url}: export into a folder beside it"
+            )
     settings = FolderSettings(config.segment_bytes, config.index_interval_bytes)
     writers = [
         FolderWriter(target, partition_folder(topic, number), settings)

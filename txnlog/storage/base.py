@@ -184,6 +184,13 @@ class Storage(ABC):
         """The arguments to open the same storage elsewhere."""
         return Address(self.url, {})
 
+    def urls(self) -> Sequence[str]:
+        """The URLs of the folders that its objects lie in: those of its roots, if it has several.
+
+        What others keep there could be taken for a part of it, or be deleted with it.
+        """
+        return [self.url]
+
     def local_path(self, name: str) -> str | None:  # noqa: ARG002 - for those that have one
         """An object's path for programs of this machine ("": the root); None if it has none."""
         return None

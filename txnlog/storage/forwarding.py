@@ -61,6 +61,9 @@ class ForwardingStorage(Storage):
     def address(self) -> Address:
         return self.inner.address()
 
+    def urls(self) -> Sequence[str]:
+        return self.inner.urls()
+
     def trust(self, *, probed: bool = False) -> None:
         self.inner.trust(probed=probed)
 

@@ -130,6 +130,10 @@ class ReplicatedStorage(Storage):
             url = next((epoch.roots[root_of(one)].url for one in answering), url)
         return replace(self._address, url=url)
 
+    def urls(self) -> Sequence[str]:
+        epoch = self.agreement.epoch()
+        return [self.url, *epoch.controllers, *(root.url for root in epoch.roots.values())]
+
     def folds_case(self) -> bool:
         epoch = self.agreement.epoch()
         for member in epoch.members:

@@ -140,11 +140,11 @@ class Follower:
     def _read_store_file(self) -> bytes:
         if self._logs.storage.url == self._target.url:
             raise InvalidOption(f"{self._target.url} is the store itself, not a standby of it")
-        if is_nested(self._target.url, self._logs.storage.url):
-            raise InvalidOption(
-                f"{self._target.url} and {self._logs.storage.url} are nested: choose a folder "
-                "beside the store"
-            )
+        for url in self._logs.storage.urls():
+            if is_nested(self._target.url, url):
+                raise InvalidOption(
+                    f"{self._target.url} and {url} are nested: choose a folder beside the store"
+                )
         return self._logs.storage.get(names.STORE_FILE)
 
     def follow(self) -> Followed:
