@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import txnlog
+from tests.support.steps import append
 from txnlog import replication
+from txnlog.cli.commands.records import tail
+from txnlog.cli.input.places import parse_target
+from txnlog.cli.input.record_options import Isolation
 from txnlog.cli.output import patience
+from txnlog.consumer import Consumer
 from txnlog.errors import CorruptEntry, StorageError
 from txnlog.replication.commands import standbys
 
@@ -106,3 +113,42 @@ def test_once_is_one_round_and_a_sweep(clock: Time, monkeypatch: pytest.MonkeyPa
     standbys.follow_store(session, "/standby", once=True)
     assert shown == [[1]]
     assert follower.swept_s == [0.0]
+
+
+@pytest.mark.parametrize("target", ["t", "t:0"])
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("moment", ["before", "subscribed", "positioned"])
+def test_a_topic_that_is_made_anew_while_tail_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, partitions: int, target: str
+) -> None:
+    """All of it is shown: what was shown before was another topic's."""
+    store = txnlog.open(str(tmp_path), create=True)
+    other = txnlog.open(str(tmp_path))
+    store.topics.create("t", partitions=2)
+    append(store, b"old", b"old", partition=0)
+    append(store, b"old", partition=1)
+
+    def make_anew() -> None:
+        other.topics.delete("t")
+        other.topics.create("t", partitions=partitions)
+        for number in range(3):
+            append(other, b"%d" % number, partition=0)
+
+    snapshot = store.snapshot("t")
+    if moment == "before":
+        make_anew()
+    for name in ("subscribe", "assign"):
+        begin = getattr(Consumer, name)
+
+        def begin_late(self: Consumer, *given: Any, begin: Any = begin) -> None:
+            begin(self, *given)
+            if moment == "subscribed":
+                make_anew()
+
+        monkeypatch.setattr(Consumer, name, begin_late)
+    where = parse_target(target)
+    consumer = tail._start_consumer(store, where, snapshot, Isolation.COMMITTED, "raise", None)
+    if moment == "positioned":
+        make_anew()
+    shown = [record.value for _ in range(5) for record in consumer.poll()]
+    assert shown == [b"0", b"1", b"2"]

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from txnlog.config import OnCorrupt
     from txnlog.consumer import Consumer
+    from txnlog.snapshot import Snapshot
     from txnlog.store import Store
 
 
@@ -93,9 +94,10 @@ def tail_records(
             batches = decoded.texts(batches)
         records = read_scanned(batches)
         if follow:
-            ends = snapshot.end_offsets(where.topic)
             on_corrupt: OnCorrupt = "skip" if skip_damaged else "raise"
-            consumer = _start_consumer(opened, where, ends, isolation_level, on_corrupt, decoded)
+            consumer = _start_consumer(
+                opened, where, snapshot, isolation_level, on_corrupt, decoded
+            )
             records = chain(records, _follow(consumer, interval))
         printer.print(session.output, records, live=follow)
     if decoded is not None:
@@ -105,7 +107,7 @@ def tail_records(
 def _start_consumer(
     store: Store,
     where: Target,
-    ends: dict[int, int],
+    snapshot: Snapshot,
     isolation_level: Isolation,
     on_corrupt: OnCorrupt,
     decoded: DecodedText | None,
@@ -125,7 +127,10 @@ def _start_consumer(
         consumer.subscribe([where.topic])
     else:
         consumer.assign([TopicPartition(where.topic, where.partition)])
-    for number, end in ends.items():
+    view = snapshot.view(where.topic)
+    if store.snapshot(where.topic).view(where.topic).topic_id != view.topic_id:
+        return consumer  # it was made anew, so nothing of it has been shown
+    for number, end in view.end_offsets.items():
         if where.partition in (None, number):
             consumer.seek(TopicPartition(where.topic, number), end)
     return consumer
