@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Final, Self, TypeVar
+from typing import Final, NoReturn, Self, TypeVar
 
 import pyarrow as pa
 
@@ -137,6 +137,12 @@ class Consumer:
 
     def __repr__(self) -> str:
         return f"Consumer(topics={list(self._topics)}, group_id={self._group_id!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a consumer belongs to its process: send the store, and make another one there, or a "
+            "scan or a snapshot of what it is to read"
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import Self, TypeVar
+from typing import NoReturn, Self, TypeVar
 
 from txnlog.arguments import names_wrong_arguments
 from txnlog.config import Acks
@@ -109,6 +109,11 @@ class Producer:
     def __repr__(self) -> str:
         name = self._coordinator.transactional_id if self._coordinator else None
         return f"Producer(transactional_id={name!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a producer belongs to its process: send the store, and make another one there"
+        )
 
     def __enter__(self) -> Self:
         return self

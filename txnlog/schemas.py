@@ -19,8 +19,6 @@ import pyarrow as pa
 
 from txnlog.admin.intent import writes
 from txnlog.arguments import names_wrong_arguments
-from txnlog.clock import Clock
-from txnlog.config import StoreConfig
 from txnlog.errors import (
     ConcurrentTransactions,
     InvalidOption,
@@ -35,7 +33,6 @@ from txnlog.limits import AnyNumber, Counter, EncodedSchema, LongName
 from txnlog.log.open_logs import Logs
 from txnlog.producer import Producer
 from txnlog.snapshot import take_snapshot
-from txnlog.storage.base import Storage
 from txnlog.values.codecs import Codec, parse_schema
 from txnlog.values.compatibility import (
     DEFAULT_MODE,
@@ -152,9 +149,9 @@ class SchemaAdmin:
         self._logs = logs
         self._known = _State()
 
-    def __reduce__(self) -> tuple[Callable[..., SchemaAdmin], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type[SchemaAdmin], tuple[object, ...]]:
         # Travels as the place of its store; what it has read is read again where it arrives.
-        return _reopened, (self._logs.storage, self._logs.config, self._logs.clock)
+        return SchemaAdmin, (self._logs,)
 
     def by_id(self, schema_id: int) -> RegisteredSchema:
         """The schema with an id. The topic is read if the id is not known yet.
@@ -418,10 +415,6 @@ class SchemaAdmin:
 
 
 _Records = Sequence[tuple[bytes, bytes | None]]
-
-
-def _reopened(storage: Storage, config: StoreConfig, clock: Clock) -> SchemaAdmin:
-    return SchemaAdmin(Logs(storage, config, clock))
 
 
 def _check_subject(subject: object) -> None:

@@ -44,6 +44,12 @@ class Found(Generic[T_co]):
         """Yield each thing, or in its place the error of reading it; raise none of these."""
         return iter(self._read())
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "this reads while it is iterated, in this process: send [*found], or the store, and "
+            "ask there"
+        )
+
     def __bool__(self) -> NoReturn:
         raise TypeError(
             "this reads while it is iterated: take [*found] first, or next(iter(found))"

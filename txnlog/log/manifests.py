@@ -103,6 +103,10 @@ class Manifests:
         self._cached_bytes = 0
         self._rewrites: tuple[str, tuple[Rewrite, ...]] | None = None
 
+    def __reduce__(self) -> tuple[type[Manifests], tuple[object, ...]]:
+        # Travels as a place; what it has read is read again where it arrives.
+        return Manifests, (self._storage, self.topic, self._clock)
+
     # -- lists -----------------------------------------------------------------------------------
 
     def newest(self) -> ManifestList | None:

@@ -87,6 +87,10 @@ class Logs:
         """Further upkeep from time to time; raises nothing."""
         _OPEN.add(self)
 
+    def __reduce__(self) -> tuple[type[Logs], tuple[object, ...]]:
+        # Travel as a place; what they have read is read again where they arrive.
+        return Logs, (self.storage, self.config, self.clock)
+
     def reopen(self) -> None:
         """Drop every log, in a forked child, and read it again when it is asked for.
 
