@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 import txnlog
 from tests.support.cli.cli_command import Finished, cli
 from txnlog.replication import Replicas, open_replicas
+from txnlog.replication.commands import changes
+from txnlog.replication.roots.old_incarnations import Forgotten
 
 
 @pytest.fixture
@@ -193,3 +196,33 @@ def test_data_is_placed_and_moved(at: tuple[object, ...], tmp_path: Path) -> Non
     assert cli("replicas", "forget", "--lost", "--yes", *at).code == 2
     joined = cli("replicas", "add", tmp_path / "a", "--rack", "y", *at)
     assert told(joined)["member"] == "r0-1"
+
+
+@pytest.mark.parametrize(
+    ("members", "dry_run", "asked"),
+    [
+        (["r1-0"], False, [False]),
+        (["r1-0"], True, [True]),
+        (["r1-0", "r2-0"], False, [True, True, False, False]),
+    ],
+    ids=["one", "dry-run", "several"],
+)
+def test_what_is_forgotten_is_read_no_more_than_needed(
+    monkeypatch: pytest.MonkeyPatch, members: list[str], dry_run: bool, asked: list[bool]
+) -> None:
+    """Of several nothing goes if one is refused, which takes a look at each before."""
+    looks: list[bool] = []
+
+    def forget(member: str, *, lost: bool, dry_run: bool) -> Forgotten:
+        assert not lost
+        looks.append(dry_run)
+        return Forgotten(member, "", 0, 0)
+
+    shown: list[Forgotten] = []
+    session: Any = SimpleNamespace(
+        output=SimpleNamespace(rows=lambda _, rows: shown.extend(rows)),
+    )
+    monkeypatch.setattr(changes, "open_roots", lambda _: SimpleNamespace(forget=forget))
+    changes.forget_incarnations(session, members, yes=True, dry_run=dry_run)
+    assert [one.member for one in shown] == members
+    assert looks == asked

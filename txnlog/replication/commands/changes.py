@@ -429,11 +429,12 @@ def forget_incarnations(
         raise typer.BadParameter("--lost needs the names of what is given up")
     if not members:
         members = [member for replica in replicas.describe().replicas for member in replica.old]
-    doomed = [replicas.forget(one, lost=lost, dry_run=True) for one in members]
-    if not doomed:
+    if not members:
         warn("there are no old incarnations: nothing was changed")
-    elif not dry_run:
-        confirm(f"delete what {', '.join(one.member for one in doomed)} held", yes=yes)
-        doomed = [replicas.forget(one.member, lost=lost) for one in doomed]
+    elif not dry_run and (len(members) > 1 or not yes):
+        for one in members:  # nothing goes, and nobody is asked, if one is refused
+            replicas.forget(one, lost=lost, dry_run=True)
+        confirm(f"delete what {', '.join(members)} held", yes=yes)
+    doomed = [replicas.forget(one, lost=lost, dry_run=dry_run) for one in members]
     session.output.rows(FORGOTTEN, doomed)
     note_dry_run(dry_run)
