@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -36,7 +38,7 @@ from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.epochs import Epoch, Proposer, first_epoch, joining, without
 from txnlog.replication.roots.replica_return import outdated, roots_to_return
 from txnlog.replication.sound_copies import SoundCopies
-from txnlog.results import MaintenanceFailure
+from txnlog.results import FileDeletion, MaintenanceFailure
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage
 
@@ -616,3 +618,22 @@ def test_high_watermarks(made: txnlog.Store, tmp_path: Path) -> None:
     lose(tmp_path / "a")
     with pytest.raises(NotEnoughReplicas, match="the leader r0-0 fails"):
         Replicas(made).watermarks()
+
+
+def test_what_killed_checks_have_left_is_deleted_after_a_day(tmp_path: Path) -> None:
+    """At the roots in sync and the controller; what a check has put just now stays."""
+    store = make_written(tmp_path, "x")
+    places = [tmp_path / name for name in ("control", "a", "b")]
+    old, young = ([place / ".probe" / age / "twice" for place in places] for age in ("old", "new"))
+    for path in (*old, *young):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"x")
+    for path in old:
+        os.utime(path, (time.time() - 90_000,) * 2)
+    store.maintain(dry_run=True)
+    assert all(path.exists() for path in old)
+    done = [one for one in store.maintain() if isinstance(one, FileDeletion)]
+    assert sorted(path for one in done for path in one.paths) == sorted(map(str, old))
+    assert not any(path.exists() for path in old)
+    assert all(path.exists() for path in young)
+    assert values(store) == ["x"]

@@ -64,7 +64,8 @@ class FileDeletion:
     ``deleted topic``; ``superseded``: manifests that the newest list does not need; ``left
     behind``: by jobs and processes, outside of topics (``topic`` is None), or proposals of a
     topic's writers; ``unfinished upload``: parts on an object store, whose upload was killed
-    (``topic`` is None). ``paths`` are the files' names within the store.
+    (``topic`` is None). ``paths`` are the files' names within the store; of what lies at roots
+    outside of it, URLs.
     """
 
     topic: str | None
@@ -160,7 +161,7 @@ def vacuum_topic(
     yield from run.results()
     yield from _vacuum_manifests(log, ages, orphan_age_ms, dry_run=dry_run)
     proposals = names.topic_proposals(topic)
-    yield from _delete_old(storage.list_all(proposals), topic, ages, orphan_age_ms, dry_run=dry_run)
+    yield from delete_old(storage.list_all(proposals), topic, ages, orphan_age_ms, dry_run=dry_run)
 
 
 def _vacuum_manifests(
@@ -200,7 +201,7 @@ def vacuum_loose_files(
     Raises StorageError.
     """
     found = ((path, size_bytes) for _, path, size_bytes in list_loose_files(storage))
-    yield from _delete_old(found, None, ages, orphan_age_ms, dry_run=dry_run)
+    yield from delete_old(found, None, ages, orphan_age_ms, dry_run=dry_run)
     yield from _vacuum_tables(storage, ages, orphan_age_ms, dry_run=dry_run)
     yield from _abort_old_uploads(storage, ages, orphan_age_ms, dry_run=dry_run)
 
@@ -249,7 +250,7 @@ def _abort_old_uploads(
     yield FileDeletion(None, "unfinished upload", sum(found.size_bytes for found in old), paths)
 
 
-def _delete_old(
+def delete_old(
     found: Iterable[tuple[str, int]],
     topic: str | None,
     ages: Ages,
