@@ -231,13 +231,29 @@ def test_copies_lie_beside_the_roots(tmp_path: Path, folder: str, which: str) ->
         Follower(store, str(tmp_path / folder))
 
 
-@pytest.mark.parametrize("folder", ["a/incarnation-00000/x", "b/incarnation-00000/topics/t/data"])
-@pytest.mark.parametrize("create", [False, True], ids=["opened", "made"])
-def test_no_store_lies_in_an_incarnation(tmp_path: Path, folder: str, create: bool) -> None:
-    """It would be copied with it, and deleted."""
-    make_written(tmp_path, "x")
-    before = sorted(tmp_path.rglob("*"))
+@pytest.mark.parametrize("folder", ["a/incarnation-00000/x", "b/incarnation-00000/topics/x"])
+@pytest.mark.parametrize(
+    "put_there",
+    [
+        lambda _, at: txnlog.open(at),
+        lambda _, at: txnlog.open(at, create=True),
+        lambda own, at: open_replicas([f"{own}/r", f"{own}/s"], controller=at, create=True),
+        lambda own, at: open_replicas([f"{own}/r", at], controller=f"{own}/c", create=True),
+        lambda own, at: Replicas(make(own)).add(at),
+        lambda own, at: Replicas(make(own)).move_controller(at),
+        lambda own, at: Follower(make(own), at),
+        lambda own, at: make_written(own, "x").kafka.export_topic("t", at),
+    ],
+    ids=["open", "create", "controller", "root", "add", "move", "follow", "export"],
+)
+def test_nothing_else_is_put_into_an_incarnation(
+    tmp_path: Path, folder: str, put_there: Callable[[Path, str], object]
+) -> None:
+    """Of another store: it would be copied with it, and deleted."""
+    other, own = tmp_path / "other", tmp_path / "own"
+    make_written(other, "x")
+    before = sorted(other.rglob("*"))
     with pytest.raises(NotAStore, match="is what one root of a replicated store holds"):
-        txnlog.open(str(tmp_path / folder), create=create)
-    assert sorted(tmp_path.rglob("*")) == before
-    txnlog.open(str(tmp_path / "incarnation-00000" / "x"), create=True)
+        put_there(own, str(other / folder))
+    assert sorted(other.rglob("*")) == before
+    txnlog.open(str(own / "incarnation-00000" / "x"), create=True)

@@ -88,8 +88,8 @@ class KafkaAdmin:
             progress: called with the bytes done and the bytes in all.
 
         Raises:
-            UnknownTopicOrPartition, InvalidOption, CorruptRecord, StorageError: nothing was
-                exported; what had been written is removed.
+            UnknownTopicOrPartition, InvalidOption, NotAStore, CorruptRecord, StorageError: nothing
+                was exported; what had been written is removed.
         """
         from txnlog.kafka.export_log_dirs import export_log_dirs
 

@@ -52,6 +52,7 @@ from txnlog.state.producers import advance_sequence
 from txnlog.state.segment import Segment
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
+from txnlog.storage.registry import check_whole
 
 _logger = logging.getLogger(__name__)
 
@@ -122,6 +123,7 @@ def export_log_dirs(
             raise InvalidOption(
                 f"{target.url} lies in the store {url}: export into a folder beside it"
             )
+    check_whole(target)
     settings = FolderSettings(config.segment_bytes, config.index_interval_bytes)
     writers = [
         FolderWriter(target, partition_folder(topic, number), settings)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from txnlog.clock import Clock
-from txnlog.errors import NotAStore
 from txnlog.replication import root_names
-from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.reach import own_options
 
@@ -24,27 +21,12 @@ def check(storage: Storage) -> None:
     local = storage.local_path("")
     if local is None and root_names.parse_incarnation_folder(last) is None:
         return
-    _check_marks(storage, storage.url)
-    for folder in Path(local).resolve().parents if local is not None else ():
-        if root_names.parse_incarnation_folder(folder.name) is not None:
-            _check_marks(open_storage(folder), storage.url)
+    marks = storage.list_names(root_names.MEMBER_MARKS)
+    if marks or root_names.incarnations_around(local):
+        from txnlog.replication.roots.members import check_marks, check_outside
 
-
-def _check_marks(storage: Storage, url: str) -> None:
-    """Raise NotAStore if a folder, with what lies at a URL in it, is a root's own."""
-    for name in storage.list_names(root_names.MEMBER_MARKS):
-        if root_names.is_trim_note(name):
-            continue
-        from txnlog.replication.roots.members import MARK_DECODER
-        from txnlog.state import envelope
-
-        path = f"{root_names.MEMBER_MARKS}/{name}"
-        mark = envelope.decode(storage.get(path), MARK_DECODER, f"{storage.url}/{path}")
-        raise NotAStore(
-            f"{url} is what one root of a replicated store holds ({mark.member}), and the "
-            f"others would not have what is written there: open the store by {mark.controller}. "
-            "To look at this folder alone use txnlog.open(..., salvage=True), which writes nothing"
-        )
+        check_marks(storage, storage.url)
+        check_outside(storage)
 
 
 def find(

@@ -6,6 +6,7 @@ What lies within each is called as in any store: see ``names``.
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 
 from txnlog.names import (
     EXPIRED,
@@ -75,6 +76,12 @@ def parse_controller_pointer(name: str) -> int | None:
 def incarnation_folder(number: int) -> str:
     """The folder of one incarnation's objects, below the root."""
     return f"incarnation-{number:05d}"
+
+
+def incarnations_around(path: str | None) -> list[PurePath]:
+    """The folders above one on a disk that are called like incarnations; None is on no disk."""
+    above = PurePath(path).parents if path is not None else ()
+    return [folder for folder in above if parse_incarnation_folder(folder.name) is not None]
 
 
 def parse_incarnation_folder(name: str) -> int | None:

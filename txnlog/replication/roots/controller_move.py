@@ -35,6 +35,7 @@ from txnlog.replication.roots.members import (
     MarkedDisk,
     MemberOpener,
     OwnerMark,
+    check_outside,
     check_url,
     is_nested,
 )
@@ -93,6 +94,7 @@ def move_controller(
     place = agreement.slowness.bounding(to, epoch)
     if epoch.controller != to.url:
         _check_place(agreement, epoch, place)
+        check_outside(to)
         _check_named(agreement, opener, epoch)
         if not dry_run:
             if not to.was_probed():

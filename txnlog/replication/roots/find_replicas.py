@@ -43,6 +43,7 @@ from txnlog.replication.roots.members import (
     MARK_DECODER,
     MemberOpener,
     OwnerMark,
+    check_outside,
     check_url,
     is_nested,
     put_mark,
@@ -91,9 +92,10 @@ def make_replicas(
     control = opener.root(controller)
     epochs = Controller(control, opener.controller)
     urls = [storage.url for storage in storages]
-    for url in (*urls, control.url):
-        check_url(url)
-        opener.allow(url)
+    for one in (*storages, control):
+        check_url(one.url)
+        opener.allow(one.url)
+        check_outside(one)
     if any(is_nested(*pair) for pair in combinations((*urls, control.url), 2)):
         raise InvalidOption(
             "the roots and the controller of a replicated store must all differ, and none may lie "
@@ -243,8 +245,8 @@ def find_root(
 ) -> tuple[str, Storage]:
     """A root that may join: its name in the epochs, new or old, and its storage.
 
-    Raises InvalidOption: it is in sync, or its URL may not be stored. UnnamedUrl unless it
-    ``is_typed``, by the user.
+    Raises InvalidOption: it is in sync, or its URL may not be stored. NotAStore: it lies in another
+    root's. UnnamedUrl unless it ``is_typed``, by the user.
     """
     opener = storage.open_member
     if not isinstance(opener, MemberOpener):
@@ -265,6 +267,8 @@ def find_root(
             raise InvalidOption(f"{other} is the controller, or was: choose a folder of its own")
         if is_nested(found.url, other):
             raise InvalidOption(f"{found.url} and {other} are nested: choose a folder of its own")
+    if is_typed:
+        check_outside(found)
     return root or f"r{len(epoch.roots)}", found
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
+from txnlog.errors import InvalidOption, NotAStore, ObjectNotFound, StorageError
 from txnlog.limits import MOST_MARK_BYTES, Name, Text
 from txnlog.replication import root_names
 from txnlog.replication.roots.bounded_requests import BoundedRequests
@@ -261,6 +261,29 @@ def check_url(url: str) -> None:
             "the URL of a replica's root, or of the controller, is written down, and must hold no "
             "credentials: give them in storage_options"
         )
+
+
+def check_marks(storage: Storage, url: str) -> None:
+    """Raise NotAStore if a folder, with what lies at a URL in it, is a root's own."""
+    for name in storage.list_names(root_names.MEMBER_MARKS):
+        if root_names.is_trim_note(name):
+            continue
+        path = f"{root_names.MEMBER_MARKS}/{name}"
+        mark = envelope.decode(storage.get(path), MARK_DECODER, f"{storage.url}/{path}")
+        raise NotAStore(
+            f"{url} is what one root of a replicated store holds ({mark.member}), and the "
+            f"others would not have what is written there: open the store by {mark.controller}. "
+            "To look at this folder alone use txnlog.open(..., salvage=True), which writes nothing"
+        )
+
+
+def check_outside(storage: Storage) -> None:
+    """Raise NotAStore if a place on a disk lies in a root's folder, and would go with it.
+
+    A root that hangs is not waited for, as no other folder is looked at.
+    """
+    for folder in root_names.incarnations_around(storage.local_path("")):
+        check_marks(open_storage(folder), storage.url)
 
 
 def is_nested(one: str, other: str) -> bool:

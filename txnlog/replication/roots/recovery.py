@@ -59,6 +59,7 @@ from txnlog.replication.roots.members import (
     MarkGone,
     MemberOpener,
     OwnerMark,
+    check_outside,
     check_url,
     is_nested,
 )
@@ -88,6 +89,7 @@ def recover(
     for storage in (given, to):
         check_url(storage.url)
         opener.allow(storage.url)
+    check_outside(to)
     slowness = Slowness(run_within, clock)
     return recover_at(opener, given, to, slowness, clock, lost=lost, dry_run=dry_run)
 

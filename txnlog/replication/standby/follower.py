@@ -32,7 +32,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import LogFile
 from txnlog.replication import root_names
-from txnlog.replication.roots.members import MarkedDisk, is_nested
+from txnlog.replication.roots.members import MarkedDisk, check_outside, is_nested
 from txnlog.replication.roots.same_bytes import put_same
 from txnlog.replication.standby.data_files import DataFileCopier
 from txnlog.replication.standby.rounds import ExpiredIds, LogVersion, Round, Rounds, StandbyState
@@ -115,11 +115,11 @@ class Follower:
     ) -> None:
         of = store.logs
         logs = Logs(of.storage, of.config, of.clock)  # its own: nothing else folds them
-        target = url
-        if not isinstance(target, Storage):
-            target = logged(
-                open_storage(target, storage_options, unsafe_single_writer=unsafe_single_writer)
-            )
+        if isinstance(url, Storage):
+            opened = target = url
+        else:
+            opened = open_storage(url, storage_options, unsafe_single_writer=unsafe_single_writer)
+            target = logged(opened)
         if logs.storage.local_path("") is not None:
             # Asked with each listing: it may be gone for a moment, between any two requests.
             disk = MarkedDisk(logs.storage, names.STORE_FILE)
@@ -135,6 +135,7 @@ class Follower:
         self._read_anew: set[str] = set()
         """Logs for which it is unknown whether the source continues from the standby's state."""
         self._store_file = self._read_store_file()
+        check_outside(opened)
         self._began = False
 
     def _read_store_file(self) -> bytes:
