@@ -76,7 +76,9 @@ def set_config(
 ) -> None:
     """Change settings of a topic, all of them or (if one is wrong) none.
 
-    They hold for what is written from now on; records that are there stay as they are.
+    Settings of writing hold for what is written from now on. Retention, cleanup.policy,
+    file.delete.delay.ms and message.timestamp.type hold for records that are there, too: what is
+    too old then is deleted by writers and by `maintain`.
 
     \b
     Example:
@@ -95,7 +97,7 @@ def unset_config(
     ],
     dry_run: DryRunOption = False,
 ) -> None:
-    """Take settings of a topic back to their defaults.
+    """Take settings of a topic back to their defaults, which hold as with `set`.
 
     \b
     Example:
