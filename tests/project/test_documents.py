@@ -5,14 +5,23 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+import txnlog
+import txnlog.replication
+import txnlog.spark
+import txnlog.testing
+import txnlog.values
 from tests.support.checkout import ROOT, modules
 from tests.support.documents import DOCUMENTS, SPARK_DOCUMENTS, Runner, blocks_of
 
@@ -170,6 +179,55 @@ def test_a_link_within_the_site_that_leads_nowhere_is_found(tmp_path: Path) -> N
     assert script("check_site").broken_links(tmp_path) == [
         f"a/index.html: {link}" for link in ("#gone", "../c.md", "/b.html#there")
     ]
+
+
+KAFKAS = "TopicPartition(topic, partition, offset)"
+"""A call of Kafka's clients, which the table of their names has."""
+THINGS = ("store", "consumer", "producer", "scan", "snapshot", "txn")
+"""What documents call them; by itself such a name may be a function's."""
+
+
+def python_calls(text: str) -> Iterator[ast.Call]:
+    """The calls in the inline code of a document."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    for span in re.findall(r"`([^`]+)`", prose):
+        with suppress(SyntaxError):
+            tree = ast.parse(" ".join(span.split()), mode="eval")
+            yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+@pytest.fixture(scope="module")
+def called() -> dict[str, Any]:
+    """What documents call: the public functions and classes, and things under their usual names."""
+    store = txnlog.open("memory://called", create=True)
+    store.topics.create("t")
+    txn = object.__new__(txnlog.spark.SparkTransaction)  # without a session
+    things = (store, store.consumer("t"), store.producer(), store.scan("t"), store.snapshot("t"))
+    public = (txnlog, txnlog.spark, txnlog.testing, txnlog.values, txnlog.replication)
+    return {
+        **{name: getattr(module, name) for module in public for name in module.__all__},
+        **dict(zip(THINGS, (*things, txn), strict=True)),
+        "txnlog": txnlog,
+    }
+
+
+@pytest.mark.parametrize("document", BLOCKS)
+def test_calls_within_the_text_fit_what_they_call(document: str, called: dict[str, Any]) -> None:
+    """Names exist, and take such arguments: code in a sentence is copied, too."""
+    wrong = []
+    for call in python_calls((ROOT / document).read_text(encoding="utf-8")):
+        name, *attributes = ast.unparse(call.func).split(".")
+        is_other = ast.unparse(call) == KAFKAS or not all(map(str.isidentifier, attributes))
+        if is_other or name not in called or (name in THINGS and not attributes):
+            continue
+        shown = [one for one in call.args if ast.unparse(one) != "..."]  # it is any number of them
+        try:
+            signature = inspect.signature(reduce(getattr, attributes, called[name]))
+            by_name = {str(one.arg): one.value for one in call.keywords if one.arg}
+            signature.bind_partial(*shown, **by_name)
+        except (AttributeError, TypeError) as error:
+            wrong.append((ast.unparse(call), str(error)))
+    assert wrong == []
 
 
 def members_of_classes() -> dict[str, set[str]]:
