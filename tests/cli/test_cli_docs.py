@@ -241,6 +241,27 @@ def test_every_verb_and_option_is_documented(
         assert options - COMMON - HABITS <= set(OPTION.findall(sections[verb])), verb
 
 
+def test_options_that_are_documented_exist(sections: dict[str, str], helps: dict[str, str]) -> None:
+    """At the verb under which they stand, or at the one that is named with them."""
+    count = 0
+    for verb, said in sections.items():
+        for kafkas, *span in re.findall(r"(Kafka's )?`([^`]+)`|^    (.+)$", said, re.MULTILINE):
+            of, options = _called("".join(span), [*helps], verb)
+            if not kafkas and of in helps:
+                assert {*options} <= {*OPTION.findall(helps[of]), *COMMON}, (verb, span)
+                count += len(options)
+    assert count > 300
+
+
+def _called(span: str, verbs: list[str], here: str) -> tuple[str, list[str]]:
+    """The verb that a piece of a command is of, and the options in it."""
+    words = span.rpartition("| ")[2].removeprefix("txnlog ")
+    found = [verb for verb in verbs if f"{words} ".startswith(f"{verb} ")]
+    if not found and not words.startswith("-"):
+        return "", []  # another program, or no command at all
+    return max(found, default=here, key=len), re.findall(r"(?<!\S)--[a-z][\w-]*", words)
+
+
 def test_the_json_keys_are_documented(sections: dict[str, str]) -> None:
     """Each verb's section lists exactly the keys of its output, in their order."""
     assert sorted(KEYS) == sorted(sections)

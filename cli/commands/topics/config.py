@@ -97,7 +97,9 @@ def unset_config(
     ],
     dry_run: DryRunOption = False,
 ) -> None:
-    """Take settings of a topic back to their defaults, which hold as with `set`.
+    """Take settings of a topic back to their defaults.
+
+    These hold as what `set` sets: some of them for records that are there, too.
 
     \b
     Example:
