@@ -42,9 +42,10 @@ class KafkaSource(Bridge):
     """Copies topics of a Kafka cluster into topics of the same names; see :class:`Bridge`.
 
     Keys, values, headers, times and partitions stay as they are; offsets do not, since Kafka's have
-    gaps. Topics that are not there are created, with Kafka's partitions and retention, and for
-    records of any time; partitions that were added there are added here. With ``until_end``
-    partitions are read up to the ends that they have when they are reached.
+    gaps. Topics that are not there are created, with Kafka's partitions, with the retention that
+    was set there (not with a broker's defaults), and for records of any time; partitions that were
+    added there are added here. With ``until_end`` partitions are read up to the ends that they have
+    when they are reached.
     """
 
     _positions = POSITIONS
