@@ -555,8 +555,8 @@ class Store:
                 everything.
             dry_run: only say what would be done now.
             orphan_age_ms: uploaded files that nothing refers to are deleted at this age; at least
-                a day, and 7 days if left out. A job that takes longer from its first upload to its
-                commit is refused (``UploadExpired``).
+                a day, and 7 days if left out. A job that has not committed them by then is refused
+                (``UploadExpired``).
             publish: where this process may publish topics that have ``table.publish``: how the
                 setting begins, such as "delta:s3://lake/tables" or "iceberg:prod"; several in a
                 list. Credentials are those of the process. Without any nothing is published.
