@@ -138,8 +138,9 @@ class TransactionAdmin:
         """Transactions that should have ended: open past their timeout, or decided, not finished.
 
         Also those that began further in the future than their timeout is long: their producer's
-        clock is ahead, so they would hang for that time. Changes nothing. An overdue transaction is
-        ended by the next process that may write and reads one of its topics.
+        clock is ahead. Changes nothing. An overdue transaction is ended by the next process that
+        may write and reads one of its topics; one from the future when its timeout has passed by
+        the storage's clock, and at once only by :meth:`abort`.
 
         Returns:
             The most overdue ones first. Damaged ids, which may hang too, are errors.
