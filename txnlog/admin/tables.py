@@ -32,11 +32,11 @@ class TableAdmin:
     ) -> TablePublication:
         """Make a Delta table of a topic that is stored in Parquet files, or bring it up to date.
 
-        The table refers to the topic's segments by their URLs. Only if the log start lies inside a
-        segment, the rest of that segment is copied. The table shows committed transactions only,
-        each one whole. Called again, it adds what was committed since, and removes what was merged,
-        compacted or deleted, in one new version. It may be killed anywhere, and several processes
-        may call it at once.
+        The table refers to the topic's segments by their URLs. Copied are only rows of which no
+        file can be named as it is: docs/TABLES.md says which. The table shows committed
+        transactions only, each one whole. Called again, it adds what was committed since, and
+        removes what was merged, compacted or deleted, in one new version. It may be killed
+        anywhere, and several processes may call it at once.
 
         The columns are the topic's, ``_timestamp``, ``_headers``, ``_deleted`` if there is a key,
         and ``_partition``, by which the table is partitioned.

@@ -84,7 +84,8 @@ def open_replicas(
             URL, or that of any root, is enough.
         create: make the store; if it exists on these roots it is opened.
         storage_options: as for :func:`txnlog.open`.
-        config: settings of a new store and of its replicas; see docs/SETTINGS.md.
+        config: settings of a new store and of its replicas: see docs/SETTINGS.md and
+            docs/REPLICAS.md.
         clock: for tests.
 
     Raises:
