@@ -211,7 +211,8 @@ def find_hanging(session: Session) -> None:
     woken up: the next reader or writer of one of their topics that may write ends them, if it finds
     something undecided there. `txnlog maintain` ends them all, `txnlog txns abort` one. OVERDUE is
     how long ago each should have ended. One whose times lie in the future (OVERDUE 0) was begun
-    under a clock that runs ahead. An id whose state is damaged is named on stderr: exit code 3.
+    under a clock that runs ahead: before its timeout has passed by the storage's clock only
+    `txns abort` ends it. An id whose state is damaged is named on stderr: exit code 3.
 
     \b
     Example:

@@ -132,7 +132,8 @@ def show_changes(
 
     --value-format shows the fields of values, as `records read` does, in tables and JSON.
 
-    When all is printed, stderr has a token: with it as --since the next call goes on from there.
+    When all is printed, and without -n, stderr has a token: with it as --since the next call goes
+    on from there.
 
     \b
     Example:

@@ -67,11 +67,12 @@ def count_records(
     skip_damaged: SkipDamagedOption = False,
     latest: LatestOption = False,
 ) -> None:
-    """Count the records that a read would show. Reads only segments that came from Kafka.
+    """Count the records that a read would show. Few segments are read for it.
 
-    END minus START can be more than RECORDS: aborted records are not counted, unless the
-    isolation level is read_uncommitted. With --skip-damaged everything is read: what is damaged
-    is not counted. With --latest keys are counted, each in the partition of its newest record.
+    They are those that came from Kafka, and compacted ones that a range cuts through. END minus
+    START can be more than RECORDS: aborted records are not counted, unless the isolation level is
+    read_uncommitted. With --skip-damaged everything is read: what is damaged is not counted. With
+    --latest keys are counted, each in the partition of its newest record.
 
     \b
     Example:
