@@ -589,7 +589,7 @@ class Store:
 
     def examine(
         self,
-        topics: Sequence[str] | None = None,
+        topics: str | Sequence[str] | None = None,
         *,
         with_probe: bool = True,
         with_contents: bool = False,
@@ -601,7 +601,8 @@ class Store:
         and deletes them. Safe while others write.
 
         Args:
-            topics: only these, with the transactional ids; None for everything.
+            topics: the name of one or several: only these, with the transactional ids; None for
+                everything.
             with_probe: also check what the storage promises.
             with_contents: also read every segment and every index.
             orphan_age_ms: files that nothing refers to are orphans at this age; younger ones may
@@ -614,4 +615,5 @@ class Store:
         from txnlog.doctor.examination import Examination
 
         age_ms = self._logs.config.left_over_age_ms if orphan_age_ms is None else orphan_age_ms
-        return Examination(self._logs, topics, with_probe, with_contents, age_ms).findings()
+        chosen = [topics] if isinstance(topics, str) else topics
+        return Examination(self._logs, chosen, with_probe, with_contents, age_ms).findings()

@@ -556,6 +556,7 @@ def test_a_cluster_that_does_not_answer_is_told_at_once(
     [
         (lambda store: KafkaSource(store, "kafka://u:p@h:1/x y", ["t"]), InvalidOption, "servers"),
         (lambda store: KafkaSource(store, "h:1", []), InvalidOption, "one at least"),
+        (lambda store: KafkaSource(store, "h:1", "to"), InvalidOption, "a list of topics"),
         (lambda store: KafkaSource(store, "h:1", ["a/b"]), InvalidTopic, "a/b"),
         (lambda store: KafkaSource(store, "h:1", [POSITIONS]), InvalidOption, "own positions"),
         (lambda store: KafkaSource(store, "h:1", ["t"], name="a/b"), InvalidOption, "of a bridge"),

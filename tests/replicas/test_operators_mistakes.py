@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -19,7 +20,7 @@ from tests.support.replication.replica_folders import (
     values,
     write,
 )
-from tests.support.wrong_values import call_wrongly
+from tests.support.wrong_values import call_with_texts, call_wrongly
 from txnlog.errors import (
     CorruptEntry,
     InvalidConfig,
@@ -72,6 +73,8 @@ def test_a_wrong_argument_is_an_error_of_our_own(
             list(found)
 
     call_wrongly(call, arguments)
+    if "topics" in arguments:
+        call_with_texts(lambda topics: method(replicas, topics=topics, dry_run=True))
 
 
 def test_wrong_arguments_where_stores_are_opened(
@@ -79,11 +82,12 @@ def test_wrong_arguments_where_stores_are_opened(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_written(tmp_path, "x")
-    options = {"storage_options": None}
+    options: dict[str, Any] = {"storage_options": None}
     call_wrongly(txnlog.open, {"url": "a", "create": False, "config": None, **options})
     call_wrongly(open_replicas, {"urls": ["a"], "controller": None, "config": None, **options})
-    recovered = {"root": "a", "controller": "control", "lost": (), "dry_run": True, **options}
-    call_wrongly(recover_controller, recovered)
+    recovered = {"root": "a", "controller": "control", "dry_run": True, **options}
+    call_wrongly(recover_controller, {"lost": (), **recovered})
+    call_with_texts(lambda lost: recover_controller(**{**recovered, "lost": lost}))
 
 
 def test_a_root_that_is_taken_is_found_before_any_is_marked(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.wrong_values import call_wrongly, no_function
+from tests.support.wrong_values import call_with_texts, call_wrongly, no_function
 from txnlog import ChangeFeed, Consumer, Producer, Scan, Snapshot, Store, TopicPartition
 from txnlog.admin.found import Found
 from txnlog.admin.groups import GroupAdmin
@@ -241,25 +242,26 @@ class World:
         return producer
 
 
-def use(world: World, method: Callable[..., Any], arguments: Mapping[str, object]) -> None:
+def use(world: World, method: Callable[..., Any], arguments: Mapping[str, object]) -> object:
     """Make a call, and use what it returns; what a transaction holds is dropped."""
     of = world.object_for(method)
     names = {name: value for name, value in arguments.items() if name != "*"}
     star = [arguments["*"]] if "*" in arguments else []
     found = method(of, *star, **names)
     if isinstance(found, (Iterator, Found)):
-        list(found)
-    elif isinstance(found, Scan):
-        found.to_arrow()
-    elif isinstance(found, Snapshot):
-        found.token()
-    elif isinstance(found, Consumer) and found.subscription():
+        return list(found)
+    if isinstance(found, Scan):
+        return found.to_arrow()
+    if isinstance(found, Snapshot):
+        return found.token()
+    if isinstance(found, Consumer) and found.subscription():
         found.poll()
     elif isinstance(found, Producer) and found is not of:
         found.send("t", b"v")
         found.close()
     if isinstance(of, Producer) and method in (Producer.send, Producer.send_batch):
         of.flush()
+    return found
 
 
 @pytest.mark.parametrize(
@@ -287,6 +289,30 @@ def test_a_wrong_argument_is_an_error_of_our_own(
         use(world, method, given)
 
     call_wrongly(call, arguments)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "name"),
+    [
+        pytest.param(*call, name, id=f"{call[0].__qualname__}-{number}-{name}")
+        for number, call in enumerate(CALLS)
+        for name in call[1]
+        if name != "*"
+        and re.search(
+            r"\b(Sequence|Iterable|Collection)\[",
+            inspect.signature(call[0]).parameters[name].annotation,
+        )
+    ],
+)
+def test_a_text_is_not_taken_for_its_letters(
+    method: Callable[..., Any],
+    arguments: Mapping[str, object],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call_with_texts(lambda given: use(World(), method, {**arguments, name: given}))
 
 
 def test_the_table_is_of_all_methods() -> None:

@@ -47,3 +47,23 @@ def call_wrongly(call: Callable[..., object], arguments: Mapping[str, object]) -
             except Exception as error:
                 error.add_note(f"{name}={value!r:.200}")
                 raise
+
+
+def call_with_texts(call: Callable[[object], object]) -> None:
+    """Give a text where several are wanted: it is taken for one of them, or refused.
+
+    ``call`` is given the one argument, and returns what can be compared.
+    """
+
+    def outcome(given: object) -> str:
+        try:
+            return repr(call(given))
+        except TxnlogError as error:
+            return f"{type(error).__name__}: {error}"
+
+    for text in ("tc", "t*", "value", "delta:there"):
+        found = outcome(text)
+        is_refused = found.startswith("Invalid") and found != outcome([*text])
+        assert found == outcome([text]) or is_refused, f"{text!r} taken for its letters: {found}"
+    of_one = outcome(_WHERE)  # a tuple of a text and a number
+    assert of_one.startswith("Invalid") or of_one == outcome([_WHERE])

@@ -222,7 +222,11 @@ class GroupAdmin:
 
     @writes
     def delete_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition | str], *, dry_run: bool = False
+        self,
+        group_id: str,
+        partitions: str | Iterable[str | TopicPartition],
+        *,
+        dry_run: bool = False,
     ) -> None:
         """Delete a group's offsets of single partitions, or of all partitions of a topic.
 

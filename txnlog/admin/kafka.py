@@ -26,7 +26,7 @@ class KafkaAdmin:
     def import_topic(
         self,
         topic: str,
-        log_dirs: Sequence[str],
+        log_dirs: str | Sequence[str],
         *,
         skip_corrupt: bool = False,
         storage_options: Mapping[str, object] | None = None,
@@ -40,7 +40,7 @@ class KafkaAdmin:
         Args:
             topic: is created if it does not exist. Otherwise each partition must be new or end
                 where its folder begins.
-            log_dirs: paths or URLs of folders such as ``orders-0``, or of one that holds them.
+            log_dirs: paths or URLs of folders such as ``orders-0``, or the one that holds them.
             skip_corrupt: leave damaged batches out instead of refusing the import.
             storage_options: for the filesystem of ``log_dirs``.
             progress: called with the bytes done and the bytes in all.
@@ -56,7 +56,7 @@ class KafkaAdmin:
         return import_log_dirs(
             self._logs,
             topic,
-            log_dirs,
+            [log_dirs] if isinstance(log_dirs, str) else log_dirs,
             storage_options=storage_options,
             skip_corrupt=skip_corrupt,
             progress=progress,

@@ -45,7 +45,7 @@ class ListedOffset:
 
 def list_offsets(
     logs: Logs,
-    topics: Iterable[str | TopicPartition] | None,
+    topics: str | Iterable[str | TopicPartition] | None,
     *,
     at: OffsetSpec | None,
     timestamp_ms: int | None,
@@ -99,7 +99,9 @@ def _list_alone(
         return error
 
 
-def _group_by_topic(topics: Iterable[str | TopicPartition]) -> dict[str, list[int] | None]:
+def _group_by_topic(
+    topics: str | Iterable[str | TopicPartition],
+) -> dict[str, list[int] | None]:
     """The requested partitions, in the order of their topics; None for all of them."""
     chosen: dict[str, list[int] | None] = {}
     for item in [topics] if isinstance(topics, str) else topics:

@@ -118,11 +118,11 @@ class TopicAdmin:
         self._logs.tidy([log])
         return describe_topic(log)
 
-    def list(self, patterns: Sequence[str] = ("*",)) -> builtins.list[str]:
+    def list(self, patterns: str | Sequence[str] = "*") -> builtins.list[str]:
         """The names of topics, sorted. Reads the log of each; one that is damaged is named, too.
 
         Args:
-            patterns: as in a shell, such as ``ord*``; a topic must match one of them.
+            patterns: one or several, as in a shell, such as ``ord*``; a topic must match one.
         """
         found = [name for name in list_topics(self._logs.storage) if _matches(name, patterns)]
         look = partial(describe_or_error, self._exists)
@@ -307,16 +307,18 @@ class TopicAdmin:
 
     # -- in bulk, and what deleting would do -----------------------------------------------------
 
-    def describe_all(self, patterns: Sequence[str] = ("*",)) -> Found[TopicDescription]:
+    def describe_all(self, patterns: str | Sequence[str] = "*") -> Found[TopicDescription]:
         """Describe topics, sorted by name, a few at a time.
 
         Args:
-            patterns: as in a shell, such as ``ord*``; a topic must match one of them.
+            patterns: one or several, as in a shell, such as ``ord*``; a topic must match one.
         """
         _matches("", patterns)  # now, not when it is iterated: are they patterns?
         return Found(partial(self._describe_all, patterns))
 
-    def _describe_all(self, patterns: Sequence[str]) -> Iterator[TopicDescription | TxnlogError]:
+    def _describe_all(
+        self, patterns: str | Sequence[str]
+    ) -> Iterator[TopicDescription | TxnlogError]:
         storage = self._logs.storage
         found = [topic for topic in list_topics(storage) if _matches(topic, patterns)]
         for item in for_each(storage, partial(describe_or_error, self._describe_alone), found):
@@ -354,7 +356,7 @@ class TopicAdmin:
 
     def offsets(
         self,
-        topics: Iterable[str | TopicPartition] | None = None,
+        topics: str | Iterable[str | TopicPartition] | None = None,
         *,
         at: OffsetSpec | None = None,
         timestamp_ms: int | None = None,
@@ -435,8 +437,9 @@ class TopicAdmin:
         return state.topic_id
 
 
-def _matches(topic: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(topic, pattern) for pattern in patterns)
+def _matches(topic: str, patterns: str | Sequence[str]) -> bool:
+    wanted = [patterns] if isinstance(patterns, str) else patterns
+    return any(fnmatchcase(topic, pattern) for pattern in wanted)
 
 
 def _offsets(listed: Iterable[ListedOffset]) -> dict[TopicPartition, int]:

@@ -117,7 +117,7 @@ def recover_controller(
     controller: str | os.PathLike[str],
     *,
     storage_options: Mapping[str, object] | None = None,
-    lost: Sequence[str] = (),
+    lost: str | Sequence[str] = (),
     clock: Clock | None = None,
     dry_run: bool = False,
 ) -> ControllerMove:
@@ -131,7 +131,7 @@ def recover_controller(
         root: the URL of a root of the store.
         controller: an empty folder, for the new controller.
         storage_options: as for :func:`txnlog.open`, for all roots too.
-        lost: the names of roots that are lost for good: what they alone had may be lost, too.
+        lost: names of roots, or one, lost for good: what they alone had may be lost, too.
         clock: for tests.
         dry_run: only check whether that is possible now.
 
@@ -146,7 +146,8 @@ def recover_controller(
     check_location(root, storage_options)
     check_location(controller, storage_options)
     clock = clock or SystemClock()
-    return recover(root, controller, storage_options, clock, lost=lost, dry_run=dry_run)
+    gone = [lost] if isinstance(lost, str) else lost
+    return recover(root, controller, storage_options, clock, lost=gone, dry_run=dry_run)
 
 
 @names_wrong_arguments()
