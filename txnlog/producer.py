@@ -376,6 +376,7 @@ class Producer:
         Raises:
             UnknownTopicOrPartition, InvalidRecord, RecordTooLarge: the record was not taken. Nor
                 was it if a serializer raises, whatever it is.
+            InvalidConfig: nor now; the topic's ``record.format`` has no such ``compression_type``.
         """
         if on_delivery is not None and not callable(on_delivery):
             raise InvalidOption(f"on_delivery must be a function, not {shorten(on_delivery)}")
@@ -524,7 +525,7 @@ class Producer:
                     self._records.forget_batches(topic)
         finally:
             # Also if it failed: perhaps because a topic was recreated.
-            self._records.forget_outdated(segments)
+            self._records.follow(segments)
         for where, ranges in placed.items():
             self._placed.setdefault(where, []).extend(ranges)
         return placed
@@ -558,7 +559,7 @@ class Producer:
                 self._plain.give_up(error)
                 refused = refused or error
                 continue
-            self._records.forget_outdated([topic])
+            self._records.follow([topic])
             for where, offsets in done.items():
                 placed.setdefault(where, []).append(offsets)
         if refused is not None:

@@ -203,6 +203,7 @@ def test_no_record_is_refused_for_what_its_topic_was(
             ("plain", "wide"),
             ("compacted", "plain"),
             ("small", "large"),
+            ("large", "small"),
             ("punctual", "late"),
             ("checked", "typed"),
         ]
@@ -307,7 +308,7 @@ def wait_until_metadata_is_old(store: Store, producer: Producer, clock: VirtualC
 
 
 def flush_to_an_altered_topic(store: Store, producer: Producer, clock: VirtualClock) -> None:
-    """Its metadata is forgotten then."""
+    """It goes on with the altered one then."""
     store.topics.alter("t", partitions=3)
     producer.send("t", b"old too")
     producer.flush()

@@ -236,11 +236,11 @@ class RecordBuffers:
         if buffer is not None:
             buffer.fresh_until_s = -math.inf
 
-    def forget_outdated(self, topics: Iterable[str]) -> None:
-        """Forget the metadata of topics whose partitions or settings have changed."""
+    def follow(self, topics: Iterable[str]) -> None:
+        """Go on with topics as they are known by now; those that were recreated are forgotten."""
         for topic in topics:
             buffer = self._topics.get(topic)
-            if buffer and not buffer.is_current():
+            if buffer and not buffer.follow():
                 self.forget(topic)
 
     def unsent(self) -> dict[str, int]:

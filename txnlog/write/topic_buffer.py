@@ -10,6 +10,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from typing import Final, TypeAlias
@@ -21,6 +22,7 @@ import pyarrow as pa
 from txnlog.columns.constraints import constraints_of
 from txnlog.config import TopicConfig
 from txnlog.errors import (
+    InvalidConfig,
     InvalidRecord,
     InvalidTxnState,
     RecordTooLarge,
@@ -256,11 +258,28 @@ class TopicBuffer:
 
     def change_spec(self, spec: TopicSpec) -> None:
         """Upload the buffer, and go on with the topic's new partitions and settings."""
+        try:
+            spec.with_codec(self._settings.codec)
+        except InvalidConfig as error:
+            # It was chosen for what the topic was: what is sent to it is not to be lost for that.
+            _logger.warning("the codec of topic %r is its own from now on: %s", spec.topic, error)
+            self._settings = replace(self._settings, codec=None)
+        self.upload()  # what waits was accepted under the old schema and settings
         with self._lost_on_error():
-            if self._records:
-                self.flush_rows()  # they have the old schema
-            self._end_uploads()
             self._use_spec(spec)
+
+    def follow(self) -> bool:
+        """Go on with the topic as it is known by now; False if it was deleted or recreated."""
+        self._note_refresh()
+        try:
+            spec = self._logs.topic(self.spec.topic).spec()
+        except UnknownTopicOrPartition:
+            return False
+        if spec.topic_id != self.spec.topic_id:
+            return False
+        if spec != self.spec:
+            self.change_spec(spec)
+        return True
 
     def send(
         self,
