@@ -445,7 +445,7 @@ class Consumer:
         self._poll_wait.check()
         self._take_part()
         if self._auto_commit is not None and not self._auto_commit.commit_if_due(
-            self.commit, self._positions
+            self.commit, self._positions, is_member=self._rebalancer is not None
         ):
             self._take_part()  # partitions are somebody else's by now
         if as_records is not self._as_records:
@@ -480,7 +480,9 @@ class Consumer:
         """
         pause_s = math.inf
         if self._auto_commit is not None and (pause_s := self._auto_commit.due_in_s()) <= 0:
-            self._auto_commit.commit_if_due(self.commit, self._before_poll())
+            self._auto_commit.commit_if_due(
+                self.commit, self._before_poll(), is_member=self._rebalancer is not None
+            )
             pause_s = self._auto_commit.due_in_s()
         if self._rebalancer is not None:
             if self._rebalancer.keep_up():

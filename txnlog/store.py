@@ -509,7 +509,8 @@ class Store:
         chosen = ConsumerConfig() if config is None else config
         if not isinstance(chosen, ConsumerConfig):
             raise InvalidOption(f"config must be a ConsumerConfig, not {config!r:.200}")
-        auto_commit = AutoCommit(self._clock, chosen.auto_commit_interval_ms)
+        retention_ms = self._logs.config.offsets_retention_ms
+        auto_commit = AutoCommit(self._clock, chosen.auto_commit_interval_ms, retention_ms)
         consumer = Consumer(
             self._logs,
             group_id=group_id,

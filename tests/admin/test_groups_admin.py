@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.groups.alone import read_alone
 from tests.support.steps import another, begin, begin_with_offsets, elsewhere, new_store
-from txnlog import OffsetAndMetadata
+from txnlog import Consumer, ConsumerConfig, OffsetAndMetadata
 from txnlog.config import DAY_MS
 from txnlog.errors import (
     CommitFailed,
@@ -515,6 +515,90 @@ def test_a_group_is_as_old_as_its_last_commit_to_any_partition(clock: VirtualClo
     assert elsewhere(storage, clock).groups.expire() == []
     clock.time_ms += 1
     assert elsewhere(storage, clock).groups.expire() == ["g"]
+
+
+def _aborts(store: Store) -> None:
+    producer = begin_with_offsets(store, "p", {A0: 7})
+    producer.flush()
+    producer.abort_transaction()
+
+
+def _joins_and_leaves(_: Store, consumer: Consumer) -> None:
+    consumer.poll(timeout_ms=0)
+    consumer.close()
+
+
+def _joins_and_is_removed(store: Store, consumer: Consumer) -> None:
+    consumer.poll(timeout_ms=0)
+    store.groups.remove_members("g")
+
+
+ACTIVITIES: dict[str, Callable[[Store, Consumer], object]] = {
+    "commit": lambda store, _: commit(store, {A0: 7}),
+    "reset": lambda store, _: store.groups.reset_offsets("g", ["a"], to="earliest"),
+    "deleted offsets": lambda store, _: store.groups.delete_offsets("g", [B0]),
+    "aborted transaction": lambda store, _: _aborts(store),
+    "member that leaves": _joins_and_leaves,
+    "removed member": _joins_and_is_removed,
+    "dead member": lambda _, consumer: consumer.poll(timeout_ms=0),
+}
+"""The last thing that shows that a group is in use: what is done with a store, or by a consumer."""
+
+
+@pytest.mark.parametrize("is_member", [False, True])
+@pytest.mark.parametrize("activity", ACTIVITIES)
+def test_a_group_is_as_old_as_its_last_activity(
+    clock: VirtualClock, activity: str, is_member: bool
+) -> None:
+    """Whatever offsets are left, and though a member that lived had nothing to commit for long."""
+    storage = HeapStorage()
+    storage.time_ms = lambda: clock.time_ms
+    store = attach(storage, create=True, clock=clock, config={"offsets.retention.ms": DAY_MS})
+    for topic in ("a", "b"):
+        store.topics.create(topic)
+    commit(store, {A0: 0, B0: 0})
+    consumer = store.consumer("a", group_id="g")
+    if is_member:
+        consumer.poll(timeout_ms=0)
+    clock.time_ms += DAY_MS
+    if is_member and "member" not in activity:
+        consumer.close()
+        clock.time_ms += DAY_MS
+    ACTIVITIES[activity](store, consumer)
+    if activity == "dead member":
+        clock.time_ms += ConsumerConfig().session_timeout_ms
+    for idle_ms, expected in [(1, []), (DAY_MS - 1, []), (1, ["g"])]:
+        clock.time_ms += idle_ms
+        for dry_run in (True, False):
+            found = elsewhere(storage, clock).groups.expire(dry_run=dry_run)
+            assert found == expected, (idle_ms, dry_run)
+
+
+@pytest.mark.parametrize("is_member", [False, True])
+@pytest.mark.parametrize("retention_ms", [-1, DAY_MS, 30 * DAY_MS])
+def test_a_quiet_consumer_keeps_its_group(
+    clock: VirtualClock, retention_ms: int, is_member: bool
+) -> None:
+    """By auto commits, a few of them, if it is not a member; a member by being one."""
+    storage = HeapStorage()
+    storage.time_ms = lambda: clock.time_ms
+    store = attach(storage, create=True, clock=clock, config={"offsets.retention.ms": retention_ms})
+    store.topics.create("a")
+    with store.producer() as producer:
+        producer.send("a", b"x")
+    consumer = store.consumer(group_id="g", auto_offset_reset="earliest", enable_auto_commit=True)
+    consumer.subscribe(["a"]) if is_member else consumer.assign([A0])
+    for _ in range(40 * 24 * 3):
+        consumer.poll(timeout_ms=0)
+        clock.time_ms += 1_200_000
+    steps = elsewhere(storage, clock).maintain()
+    assert not [step for step in steps if isinstance(step, Expiry)]
+    if is_member:
+        assert [entry.kind for entry in store.groups.history("g")].count("offsets") == 1
+    else:
+        state = elsewhere(storage, clock).logs.fresh_group("g").state
+        assert state.next_entry == {-1: 1, DAY_MS: 160, 30 * DAY_MS: 40}[retention_ms]
+    consumer.close()
 
 
 def test_groups_whose_last_commit_was_cleaned_up(clock: VirtualClock) -> None:

@@ -166,7 +166,7 @@ def _is_idle(logs: Logs, head: Head, times: TellTimes, age_ms: int) -> bool:
 def expire_groups(
     logs: Logs, times: TellTimes, *, retention_ms: int | None = None, dry_run: bool = False
 ) -> Iterator[Expiry]:
-    """Delete the groups whose last commit is too old. See ``Store.groups.expire``.
+    """Delete the groups that were idle for too long. See ``Store.groups.expire``.
 
     Raises StorageError: some of it may be done.
     """
@@ -179,13 +179,16 @@ def expire_groups(
     for group_id, log in zip(ids, found, strict=True):
         if isinstance(log, TxnlogError):
             continue  # a damaged group stays for somebody to look at, and stops no other
-        if log.expire(partial(_is_old, log, times, retention_ms), dry_run=dry_run):
+        is_old = partial(_is_old, log, times, retention_ms)
+        if log.expire(is_old, silent_ms=retention_ms, dry_run=dry_run):
             yield Expiry("group", group_id)
 
 
 def _is_old(log: GroupLog, times: TellTimes, age_ms: int, state: GroupState) -> bool:
-    """Whether a group's last commit is older, whichever clock is wrong; see :func:`_is_idle`."""
-    at_ms, entry = state.last_commit
-    if log.clock.now_ms() - at_ms <= age_ms:
+    """Whether a group's last entry is older, whichever clock is wrong; see :func:`_is_idle`.
+
+    That may be a commit, or that its last member left: as in Kafka the time begins then.
+    """
+    if log.clock.now_ms() - state.log_time_ms <= age_ms:
         return False
-    return times().was_put_before(age_ms, log.put_ms(entry))
+    return times().was_put_before(age_ms, log.newest_put_ms())

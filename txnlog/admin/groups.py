@@ -281,9 +281,10 @@ class GroupAdmin:
     def expire(
         self, *, older_than_ms: int | None = None, dry_run: bool = False
     ) -> builtins.list[str]:
-        """Delete groups whose last commit is older than ``offsets.retention.ms``.
+        """Delete groups that have been idle for longer than ``offsets.retention.ms``.
 
-        By every clock: that of the process which committed, this one's and the storage's. Nothing
+        Since their last commit, and, as in Kafka, since their last member left or died. By every
+        clock: those of the processes which wrote that, this one's and the storage's. Nothing
         expires by itself: :meth:`txnlog.Store.maintain` does this, too.
 
         Args:

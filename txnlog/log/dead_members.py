@@ -25,9 +25,10 @@ def find_dead_members(
     group: Membership,
     newest_entry: int,
     *,
+    silent_ms: int = 0,
     now_ms: int | None = None,
 ) -> list[Silence]:
-    """The members whose last heartbeat is older than their session timeout.
+    """The members whose last heartbeat is older than their session timeout and ``silent_ms``.
 
     None if the storage does not report when its objects were put, or if a living member tidies the
     folder meanwhile: it watches the others. ``newest_entry`` is the last one of the group's log.
@@ -51,7 +52,7 @@ def find_dead_members(
                 told_ms = _entry_ms(storage, group_id, held.joined_entry, newest_entry)
         except ObjectNotFound:
             continue  # it has put another one meanwhile, or others are active just now
-        if told_ms is not None and now_ms - told_ms > held.member.session_timeout_ms:
+        if told_ms is not None and now_ms - told_ms > held.member.session_timeout_ms + silent_ms:
             found.append(Silence(member_id, -1 if beat is None else beat.number, REASON))
     return found
 

@@ -116,9 +116,7 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             try:
                 state.check_commit(self.name, offsets, force=force)
             except GroupNotEmpty:
-                if len(self._find_dead_members(self.clock.now_ms())) < len(
-                    state.membership.members
-                ):
+                if len(self._would_be_dead()) < len(state.membership.members):
                     raise
                 state.check_offsets(self.name, offsets)
 
@@ -160,12 +158,12 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             return None
         return entry.offsets if entry.transaction.key == key else None
 
-    def expire_dead_members(self) -> bool:
-        """Expire members whose last heartbeat is too old; returns whether there were any.
+    def expire_dead_members(self, silent_ms: int = 0) -> bool:
+        """Expire members who have been dead for this long; returns whether there were any.
 
         By the storage's clock alone: for processes that cannot watch them.
         """
-        dead = self._find_dead_members()
+        dead = self._find_dead_members(silent_ms)
         nonce = self.clock.token()
 
         def build(state: GroupState) -> MembersExpired | None:
@@ -177,18 +175,25 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         delete_heartbeats(self.log.storage, self.name, {silence.member_id for silence in dead})
         return True
 
-    def _find_dead_members(self, now_ms: int | None = None) -> list[Silence]:
+    def _find_dead_members(self, silent_ms: int = 0, *, now_ms: int | None = None) -> list[Silence]:
         with self.lock:
             state = self.state
             group = state.membership
             newest = state.next_entry - 1
             return find_dead_members(
-                self.log.storage, self.clock, self.name, group, newest, now_ms=now_ms
+                self.log.storage,
+                self.clock,
+                self.name,
+                group,
+                newest,
+                silent_ms=silent_ms,
+                now_ms=now_ms,
             )
 
-    def _would_be_dead(self) -> set[str]:
+    def _would_be_dead(self, silent_ms: int = 0) -> set[str]:
         """Those whom :meth:`expire_dead_members` would expire, by this process's time alone."""
-        return {silence.member_id for silence in self._find_dead_members(self.clock.now_ms())}
+        dead = self._find_dead_members(silent_ms, now_ms=self.clock.now_ms())
+        return {silence.member_id for silence in dead}
 
     def remove_members(self, member_ids: Collection[str], reason: str) -> tuple[str, ...]:
         """Put that members have left; returns those that existed. Also takes instance ids."""
@@ -254,25 +259,23 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             self.append(build)
         self._leave_checkpoint()
 
-    def put_ms(self, entry: int) -> int | None:
-        """When entry ``entry``, or the newest one, was put, by the storage's clock.
-
-        An entry that was freed is older than those that were not. None if the storage does not
-        tell.
-        """
+    def newest_put_ms(self) -> int | None:
+        """When the newest entry was put, by the storage's clock; None if it does not tell."""
         with self.lock:
             state = self.state
             newest = state.next_entry - 1
-        for number in (entry, newest):
-            with suppress(ObjectNotFound):
-                return self.log.storage.modified_ms(self.log.path(max(number, 0)))
+        with suppress(ObjectNotFound):
+            return self.log.storage.modified_ms(self.log.path(max(newest, 0)))
         return None
 
-    def expire(self, is_old: Callable[[GroupState], bool], *, dry_run: bool = False) -> bool:
-        """Delete the group if its last commit is old; True if it was deleted.
+    def expire(
+        self, is_old: Callable[[GroupState], bool], *, silent_ms: int, dry_run: bool = False
+    ) -> bool:
+        """Delete the group if its last entry is old; True if it was deleted.
 
-        A group with live members is left alone, and so is one that an undecided transaction is
-        about to move. Dead members are expired first. With ``dry_run`` it only tells.
+        A group is left alone while it has members, but for those that have been dead for
+        ``silent_ms``, which are expired first; so is one that an undecided transaction is about to
+        move. With ``dry_run`` it only tells.
         """
         with self.lock:
             state = self.state
@@ -280,17 +283,17 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
                 self._leave_checkpoint()
             if state.empty or state.pending or not is_old(state):
                 return False
-            last, has_members = state.last_commit, bool(state.membership.members)
+            seen, has_members = state.next_entry, bool(state.membership.members)
         dead: set[str] = set()
         if has_members and dry_run:
-            dead = self._would_be_dead()
-        elif has_members:
-            self.expire_dead_members()
+            dead = self._would_be_dead(silent_ms)
+        elif has_members and self.expire_dead_members(silent_ms):
+            seen += 1
         nonce = self.clock.token()
 
         def build(state: GroupState) -> GroupDeleted | None:
             busy = state.empty or state.pending or state.membership.members.keys() - dead
-            if busy or state.last_commit != last:
+            if busy or state.next_entry != seen:
                 return None
             return GroupDeleted(nonce, self.clock.now_ms())
 

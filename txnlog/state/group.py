@@ -282,16 +282,6 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
         committed = {TopicPartition(t, p) for t, offsets in self.committed.items() for p in offsets}
         return committed | {*self.held()}
 
-    @property
-    def last_commit(self) -> tuple[int, int]:
-        """When an offset was last committed, by a committer's clock, and the last commit's entry.
-
-        (0, -1) if there is none.
-        """
-        known = [at for offsets in self.committed.values() for at in offsets.values()]
-        latest_ms = max((at.at_ms for at in known), default=0)
-        return latest_ms, max((at.entry for at in known), default=-1)
-
     def held(self) -> dict[TopicPartition, TransactionRef]:
         """The partitions whose offsets an undecided transaction is about to move."""
         return {
