@@ -38,6 +38,10 @@ def test_trim_moves_the_start_and_no_further_than_asked(own_store: Path, tmp_pat
     wanted.write_text(json.dumps({"partitions": [{**item, "offset": 10}, {**item, "offset": 9}]}))
     twice = cli(*trim, "--offset-json-file", wanted)
     assert (twice.code, twice.out, "names a partition twice" in twice.err) == (2, "", True)
+    for field, wrong in (("topic", 5), ("partition", True), ("partition", 1e999), ("offset", 1.9)):
+        wanted.write_text(json.dumps({"partitions": [{**item, field: wrong}]}))
+        refused = cli(*trim, "--offset-json-file", wanted)
+        assert (refused.code, f"{wrong!r} is no" in refused.err) == (2, True), refused.err
     wanted.write_text('{"partitions": [{"topic": "orders"}]}')
     for arguments in (
         ("orders", "--before", 3),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pyarrow as pa
 
@@ -31,6 +34,19 @@ def _wrong() -> list[object]:
         dt.datetime(1, 1, 1),  # noqa: DTZ001 - wrong for that
         *(dt.timedelta(1), pa.schema([]), pa.table({}), pa.array([1])),
     ]
+
+
+def wrong_json(document: Any) -> Iterator[str]:
+    """A document with each of its parts replaced by values of other types, one at a time."""
+    numbers = (math.inf, math.nan, True, 1.9, -5, 10**30, 10**400)
+    wrong: list[object] = [*numbers, "x", "", None, [], {}, [[]], [{}]]
+    yield from map(json.dumps, wrong)
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for place, part in items:
+        kept = copy.copy(document)
+        for text in wrong_json(part) if isinstance(part, (dict, list)) else map(json.dumps, wrong):
+            kept[place] = json.loads(text)
+            yield json.dumps(kept)
 
 
 def call_wrongly(call: Callable[..., object], arguments: Mapping[str, object]) -> None:

@@ -263,6 +263,7 @@ def test_bytes_that_are_no_values(*, with_lists: bool) -> None:
         (json.dumps(record(a=["int", "int"])), "union"),
         (json.dumps(record(a={"type": "fixed", "name": "F", "size": -1})), "cannot have"),
         (json.dumps(record(a=("long", "text"))), "Default value"),
+        pytest.param(json.dumps(record(a=("double", 10**400))), "too large", id="a large default"),
         (json.dumps(record(**{"\ud800": "int"})), "not a field"),
         (json.dumps(record(a=("string", "x" * 5000))), "more than 4096 bytes"),
         (json.dumps(record(**{f"f{n}": "int" for n in range(5000)})), "more than 4096"),

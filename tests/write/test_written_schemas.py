@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tests.support.wrong_values import wrong_json
 from txnlog.columns.checks import make_schema
 from txnlog.columns.schema_files import read_columns
 from txnlog.columns.schema_words import parse_columns
@@ -198,6 +200,16 @@ def test_json_of_three_kinds(tmp_path: Path, written: Any, expected: pa.Schema) 
     assert {name: value.as_py() for name, value in found.defaults.items()} == (
         {"gate": "?"} if written is AVRO else {}
     )
+
+
+@pytest.mark.parametrize("written", [AVRO, SPARK, ARROW], ids=["avro", "spark", "arrow"])
+def test_json_with_anything_in_it(tmp_path: Path, written: Any) -> None:
+    """It describes columns, or is refused."""
+    path = tmp_path / "schema.json"
+    for text in wrong_json(written):
+        path.write_text(text)
+        with suppress(InvalidSchema):
+            assert read_columns(path).columns.names, text
 
 
 def test_a_file_may_have_words(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import IO, Any, Final
 import pyarrow as pa
 
 from txnlog.columns.schema_words import WrittenColumns, parse_columns
+from txnlog.config import is_whole_number
 from txnlog.errors import InvalidSchema
 from txnlog.schema import RESERVED
 from txnlog.segments.records import CONVERSION_ERRORS
@@ -124,8 +125,10 @@ def _of_json(found: dict[str, Any]) -> WrittenColumns:
             return _Avro().columns(found)
         make = _spark_field if found.get("type") == "struct" else _arrow_field
         return WrittenColumns(pa.schema([make(field, 1) for field in fields]), {})
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InvalidSchema(f"the description of a column lacks something: {error!r}") from error
+    except (LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise InvalidSchema(
+            f"the description of a column lacks something, or has too much: {error!r}"
+        ) from error
 
 
 def _check_depth(depth: int) -> None:
@@ -167,7 +170,7 @@ class _Avro:
         plain, logical = kind["type"], kind.get("logicalType")
         made = self._complex(plain, kind, depth)
         if logical == "decimal":
-            made = pa.decimal128(kind["precision"], kind.get("scale", 0))
+            made = _decimal(kind["precision"], kind.get("scale", 0))
         made = _AVRO_LOGICAL.get(logical or "", made)
         if "name" in kind:
             self._named[kind["name"]] = made
@@ -183,6 +186,12 @@ class _Avro:
         if plain == "map":
             return pa.map_(pa.string(), self._field("value", kind["values"], depth + 1))
         return self._type(plain, depth + 1)
+
+
+def _decimal(precision: object, scale: object) -> pa.DataType:
+    if not (is_whole_number(precision) and is_whole_number(scale)):
+        raise InvalidSchema(f"decimal({precision!r:.20}, {scale!r:.20}) is no type")
+    return pa.decimal128(precision, scale)
 
 
 def _avro_default(default: object, field: pa.Field) -> pa.Scalar:
@@ -230,7 +239,7 @@ def _arrow_type(kind: Mapping[str, Any], inner: list[pa.Field]) -> pa.DataType:
     match kind["name"]:
         case "int":
             sign = "" if kind["isSigned"] else "u"
-            return pa.type_for_alias(f"{sign}int{int(kind['bitWidth'])}")
+            return pa.type_for_alias(f"{sign}int{kind['bitWidth']}")
         case "floatingpoint":
             return _FLOATS[kind["precision"]]
         case "bool":
@@ -240,7 +249,7 @@ def _arrow_type(kind: Mapping[str, Any], inner: list[pa.Field]) -> pa.DataType:
         case "binary" | "largebinary" | "fixedsizebinary":
             return pa.binary()
         case "decimal":
-            return pa.decimal128(kind["precision"], kind["scale"])
+            return _decimal(kind["precision"], kind["scale"])
         case "date":
             return pa.date32()
         case "timestamp":

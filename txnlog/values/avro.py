@@ -190,7 +190,14 @@ def read_avro(text: str, references: Sequence[tuple[str, str]] = ()) -> AvroCode
     try:
         for one in (*(used for _, used in references), text):
             parsed = parse_schema(json.loads(one), named)
-    except (SchemaParseException, UnknownType, ValueError, TypeError, LookupError) as error:
+    except (
+        SchemaParseException,
+        UnknownType,
+        ValueError,
+        TypeError,
+        LookupError,
+        OverflowError,
+    ) as error:
         raise InvalidSchema(f"it is not a schema of Avro: {error}") from error
     except RecursionError as error:
         raise InvalidSchema("it is nested too deeply for a schema of Avro") from error

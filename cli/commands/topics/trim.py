@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from txnlog.inspect.descriptions import RecordDeletion
     from txnlog.store import Store
 
+
+_Kind = TypeVar("_Kind", str, int)
 
 FIELDS: list[Field[RecordDeletion]] = [
     text("topic", "TOPIC", lambda plan: plan.topic),
@@ -116,12 +118,19 @@ def _delete(store: Store, plans: list[RecordDeletion]) -> None:
     )
 
 
+def _of(kind: type[_Kind], value: object) -> _Kind:
+    """A value from JSON. Raises TypeError: ``true`` is no number either."""
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is no {kind.__name__}")
+    return value
+
+
 def _read_file(path: Path) -> list[tuple[Target, Place | None]]:
     """``{"partitions": [{"topic": "t", "partition": 0, "offset": 9}]}``; -1 is latest."""
     try:
         found = json.loads(path.read_bytes())
         wanted = [
-            (Target(str(item["topic"]), int(item["partition"])), int(item["offset"]))
+            (Target(_of(str, item["topic"]), _of(int, item["partition"])), _of(int, item["offset"]))
             for item in found["partitions"]
         ]
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
