@@ -85,12 +85,16 @@ def check_partition_count(partitions: int, current: int = 0) -> int:
     return partitions
 
 
+_WHOLE = re.compile(r"-?[0-9]{1,30}")
+_DECIMAL = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE]-?[0-9]{1,3})?")
+"""What others read as a number, too: Python's may have spaces, underscores and any digits."""
+
+
 def _integer(low: int, high: int) -> Callable[[str], int]:
     def check(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError(f"an integer is needed, not {text!r:.60}") from None
+        if not _WHOLE.fullmatch(text):
+            raise ValueError(f"an integer is needed, not {text!r:.60}")
+        value = int(text)
         if not low <= value <= high:
             raise ValueError(f"{value} is not between {low} and {high}")
         return value
@@ -116,10 +120,9 @@ class _OneOf:
 
 
 def _ratio(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError(f"a number is needed, not {text!r:.60}") from None
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError(f"a number is needed, not {text!r:.60}")
+    value = float(text)
     if not 0 <= value <= 1:
         raise ValueError(f"{text} is not between 0 and 1")
     return value

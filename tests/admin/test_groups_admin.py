@@ -268,7 +268,9 @@ def test_resets_that_make_no_sense(store: Store) -> None:
             lambda: store.groups.reset_offsets("g", shift_by=1.5),  # type: ignore[arg-type]
         ),
         (InvalidOption, "leave", lambda: store.groups.reset_offsets("g", "a", to={A0: 1})),
-        (InvalidOption, "nothing to reset", lambda: store.groups.reset_offsets("none", to=1)),
+        (InvalidOption, "has no offsets", lambda: store.groups.reset_offsets("none", to=1)),
+        (InvalidOption, "an empty list", lambda: store.groups.reset_offsets("g", to={})),
+        (InvalidOption, "an empty list", lambda: store.groups.reset_offsets("g", [], to=1)),
         (NoOffsetForPartition, "a:1", lambda: store.groups.reset_offsets("g", "a", shift_by=1)),
         (UnknownTopicOrPartition, "no", lambda: store.groups.reset_offsets("g", "no", to=1)),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ import pytest
 
 import txnlog
 from txnlog import TopicPartition, errors
-from txnlog.config import StoreConfig, check_whole_number
+from txnlog.config import (
+    StoreConfig,
+    check_store_config,
+    check_topic_config,
+    check_whole_number,
+    store_settings,
+    topic_settings,
+)
 from txnlog.state import envelope
 from txnlog.state.topic_entries import Trimmed
 from txnlog.store import Store
@@ -170,7 +178,7 @@ def test_ids_may_be_anything_and_stay_in_their_folder(store: Store, name: str) -
         ({"cleanup.policy": ""}, "'' is not one of delete, compact"),
         ({"min.cleanable.dirty.ratio": "1.1"}, "1.1 is not between 0 and 1"),
         ({"min.cleanable.dirty.ratio": "half"}, "a number is needed, not 'half'"),
-        ({"min.cleanable.dirty.ratio": "nan"}, "nan is not between 0 and 1"),
+        ({"min.cleanable.dirty.ratio": "nan"}, "a number is needed, not 'nan'"),
         ({"max.compaction.lag.ms": 5, "min.compaction.lag.ms": 6}, "5 is less than"),
         ({"retention.ms": -2}, "not between -1"),
         ({"compression.lz4.level": 22}, r"compression\.lz4\.level: 22 is not between 1 and 12"),
@@ -185,6 +193,29 @@ def test_unknown_and_wrong_settings_are_errors(
     with pytest.raises(errors.InvalidConfig, match=message):
         store.topics.alter("t", config=config)
     assert store.topics.list() == ["t"]
+
+
+NUMBERS = [
+    pytest.param(check, setting.key, setting.default, id=setting.key)
+    for check, settings in (
+        (check_topic_config, topic_settings({})),
+        (check_store_config, store_settings({})),
+    )
+    for setting in settings
+    if setting.default[-1:].isdecimal()
+]
+
+
+@pytest.mark.parametrize(("check", "key", "number"), NUMBERS)
+def test_settings_have_numbers_as_others_read_them(
+    check: Callable[[Mapping[str, object]], dict[str, str]], key: str, number: str
+) -> None:
+    """They are stored as they were given: not all that Python takes for a number is one."""
+    assert check({key: number}) == {key: number}
+    arabic = number.translate({ord(str(n)): 0x660 + n for n in range(10)})
+    for wrong in (f" {number}", f"{number}\n", f"+{number}", f"0_{number}", arabic, "", "9" * 5000):
+        with pytest.raises(errors.InvalidConfig, match=key):
+            check({key: wrong})
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 100_001, 1.5, True])

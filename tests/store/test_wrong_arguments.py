@@ -329,6 +329,14 @@ def test_the_table_is_of_all_methods() -> None:
     assert found - tested == tested - found == set()
 
 
+@pytest.mark.parametrize("expire", [GroupAdmin.expire, TransactionAdmin.expire_ids])
+def test_nothing_is_idle_for_less_than_no_time(expire: Callable[..., list[str]]) -> None:
+    of = World().object_for(expire)
+    assert expire(of, older_than_ms=0, dry_run=True) == []
+    with pytest.raises(InvalidOption, match="older_than_ms must be a whole number of at least 0"):
+        expire(of, older_than_ms=-5)
+
+
 @names_wrong_arguments("often")
 class Example:
     """A class with faults of its own."""

@@ -13,7 +13,8 @@ from typing import Literal
 
 from txnlog.admin.times import Times
 from txnlog.clock import Moment
-from txnlog.errors import CorruptEntry, ObjectNotFound, TxnlogError
+from txnlog.config import check_whole_number
+from txnlog.errors import CorruptEntry, InvalidOption, ObjectNotFound, TxnlogError
 from txnlog.inspect.describe import describe_or_error
 from txnlog.log.group_log import GroupLog
 from txnlog.log.named_folders import list_groups
@@ -93,6 +94,7 @@ def tend_ids(
     config = logs.config
     if idle_ms is None:
         idle_ms = config.transactional_id_expiration_ms
+    check_whole_number(idle_ms, "older_than_ms", InvalidOption, least=0)
     ids = logs.transactions.ids()
     heads = for_each(logs.storage, partial(_head_since, logs), ids)
     for since, head in heads:
@@ -172,8 +174,9 @@ def expire_groups(
     """
     if retention_ms is None:
         retention_ms = logs.config.offsets_retention_ms
-    if retention_ms < 0:
-        return
+        if retention_ms < 0:
+            return
+    check_whole_number(retention_ms, "older_than_ms", InvalidOption, least=0)
     ids = list_groups(logs.storage)
     found = for_each(logs.storage, partial(describe_or_error, logs.fresh_group), ids)
     for group_id, log in zip(ids, found, strict=True):

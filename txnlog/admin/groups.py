@@ -293,6 +293,9 @@ class GroupAdmin:
 
         Returns:
             The ids of the groups that were deleted; empty if offsets are kept for ever.
+
+        Raises:
+            InvalidOption: ``older_than_ms`` is no number of at least 0.
         """
         from txnlog.admin.dry_run import logs_for
         from txnlog.admin.expiry import expire_groups, times_when_needed

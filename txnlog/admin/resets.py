@@ -116,9 +116,15 @@ def plan_reset(
     nothing = InvalidOption(
         f"there is nothing to reset: group {group.name!r} has no offsets; name the topics"
     )
-    if not chosen:
-        raise nothing
     of_group = named is None and topics is None
+    if not chosen:
+        raise (
+            nothing
+            if of_group
+            else InvalidOption(
+                "there is nothing to reset: an empty list of topics or partitions was given"
+            )
+        )
     views = pin_topics(
         logs,
         sorted({item if isinstance(item, str) else item[0] for item in chosen}),

@@ -347,6 +347,7 @@ class TransactionAdmin:
             The ids that are dead from now on.
 
         Raises:
+            InvalidOption: ``older_than_ms`` is no number of at least 0.
             StorageError: some may have expired; call it again.
         """
         from txnlog.admin.dry_run import logs_for
