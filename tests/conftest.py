@@ -20,6 +20,7 @@ import tests
 import txnlog
 from tests.support.steps import new_store
 from tests.support.storage.disturbed_storages import HookedStorage
+from txnlog.admin.topic_checks import TYPED_DEFAULTS
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.adapters.memory import MemoryStorage
@@ -87,7 +88,7 @@ def record_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     chosen = str(request.param)
     if chosen == "auto":
         monkeypatch.setattr("txnlog.segments.writer.PARQUET_FROM_BYTES", 200)
-    monkeypatch.setattr("txnlog.admin.topics.PARQUET", chosen)
+    monkeypatch.setitem(TYPED_DEFAULTS, "record.format", chosen)
     return chosen
 
 

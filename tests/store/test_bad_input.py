@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from txnlog.config import (
     check_store_config,
     check_topic_config,
     check_whole_number,
+    setting_choices,
     store_settings,
     topic_settings,
 )
@@ -216,6 +218,22 @@ def test_settings_have_numbers_as_others_read_them(
     for wrong in (f" {number}", f"{number}\n", f"+{number}", f"0_{number}", arabic, "", "9" * 5000):
         with pytest.raises(errors.InvalidConfig, match=key):
             check({key: wrong})
+
+
+@pytest.mark.parametrize("schema", [None, pa.schema([("a", pa.int64())])], ids=["bytes", "typed"])
+@pytest.mark.parametrize("key", [setting.key for setting in topic_settings({})])
+def test_a_setting_taken_back_is_as_it_was(
+    store: Store, key: str, schema: pa.Schema | None
+) -> None:
+    """It has the default that it has in a topic of this kind."""
+    created = store.topics.create("new", schema=schema, key=schema and ["a"]).config
+    some = (*setting_choices("topic")[key], "1", "5000", "delta:s3://bucket/table")
+    for value in some:
+        with suppress(errors.InvalidConfig):
+            changed = store.topics.alter("new", config={key: value}).config
+            assert changed == {**created, key: value}
+    assert store.topics.alter("new", config={key: None}, dry_run=True).config == created
+    assert store.topics.alter("new", config={key: None}).config == created
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 100_001, 1.5, True])

@@ -1,11 +1,20 @@
-"""Which settings a topic may have by its kind."""
+"""Which settings a topic has and may have by its kind."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from txnlog.config import CONSTRAINT, TopicConfig
+from txnlog.config import CONSTRAINT, PARQUET, TopicConfig
 from txnlog.errors import InvalidConfig
+
+TYPED_DEFAULTS: Final = {"record.format": PARQUET}
+"""What topics with a schema are made with, where their defaults are others."""
+
+
+def as_typed(changes: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Changes of settings in which None means the default of a topic with a schema."""
+    return {k: TYPED_DEFAULTS.get(k) if v is None else v for k, v in changes.items()}
 
 
 def check_typed_config(config: Mapping[str, str], *, has_key: bool) -> None:

@@ -20,6 +20,8 @@ from txnlog.admin.intent import writes
 from txnlog.admin.live_segments import placed_refs
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
 from txnlog.admin.topic_checks import (
+    TYPED_DEFAULTS,
+    as_typed,
     check_typed_config,
     check_untyped_config,
 )
@@ -29,7 +31,6 @@ from txnlog.columns.changes import evolve
 from txnlog.columns.checks import make_schema
 from txnlog.columns.constraints import constraints_of
 from txnlog.config import (
-    PARQUET,
     TopicConfig,
     check_merged_topic_config,
     check_partition_count,
@@ -97,7 +98,7 @@ class TopicAdmin:
         typed = None
         if schema is not None:
             typed = make_schema(schema, key, defaults)
-            config = {"record.format": PARQUET, **(config or {})}
+            config = {**TYPED_DEFAULTS, **(config or {})}
         elif key is not None or defaults is not None:
             raise InvalidSchema("key and defaults are for columns of a schema, and there is none")
         checked = check_topic_config(config)
@@ -200,7 +201,8 @@ class TopicAdmin:
             state.check_exists(topic)
             if partitions is not None:
                 check_partition_count(partitions, len(state.partitions))
-            merged = {**state.config, **checked}
+            changes = checked if state.schema is None else as_typed(checked)
+            merged = {**state.config, **changes}
             settings = {k: v for k, v in merged.items() if v is not None}
             check_merged_topic_config(settings)
             changed = None
@@ -217,7 +219,7 @@ class TopicAdmin:
                 )
             else:
                 check_untyped_config(settings)
-            return Altered(nonce, self._logs.clock.now_ms(), partitions, checked, changed)
+            return Altered(nonce, self._logs.clock.now_ms(), partitions, changes, changed)
 
         if dry_run:
             self._logs.fresh_topic(topic)
