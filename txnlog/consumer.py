@@ -101,7 +101,7 @@ class Consumer:
         self._assigned: dict[TopicPartition, None] = {}
         self._topic_ids: dict[str, str] = {}
         self._deleted: set[str] = set()
-        """Topics that it knew, and that are gone."""
+        """Topics that it knew as a member of its group, and that are gone."""
         self._ids_before: dict[str, str] | None = None
         """The topics' ids before this poll; None if it has not needed them."""
         self._meter = Meter("txnlog_consumer", logs.clock)
@@ -913,7 +913,8 @@ class Consumer:
 
     def _forget(self, topic: str) -> None:
         self._drop_buffered()
-        self._deleted.add(topic)
+        if self._rebalancer is not None:  # its listener may commit there
+            self._deleted.add(topic)
         self._first_partitions.pop(self._topic_ids.pop(topic), None)
         gone = [where for where in self._assigned if where.topic == topic]
         if self._auto_commit is not None:
