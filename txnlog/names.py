@@ -491,6 +491,12 @@ def parse_closing_mark(name: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
+def is_closing_mark(path: str) -> bool:
+    """Whether an object is a closing mark of a log."""
+    folder, _, last = path.rpartition("/")
+    return parse_closing_mark(last) is not None and is_log_folder(folder)
+
+
 def manifest_list(number: int) -> str:
     """The name of a manifest list in its folder: ``00000000000000000007.list``."""
     return f"{number:0{NUMBER_DIGITS}d}.list"

@@ -13,13 +13,15 @@ import txnlog
 from tests.support.log.settling import settle_early
 from tests.support.replication.replica_folders import FIRST, SECOND, make, reopened, skip_probes
 from txnlog import names
-from txnlog.errors import TopicAlreadyExists
+from txnlog.errors import ObjectNotFound, TopicAlreadyExists
 from txnlog.log import manifests
+from txnlog.log.chapters import ClosingMark
 from txnlog.names import TopicPartition
 from txnlog.replication import Replicas
 from txnlog.replication.roots.replicated_storage import find_replicated
 from txnlog.replication.roots.scrub import scrub
 from txnlog.replication.sound_copies import SoundCopies
+from txnlog.state import envelope
 from txnlog.testing import VirtualClock
 
 BEGUN_MS = VirtualClock().now_ms()
@@ -125,6 +127,7 @@ def test_any_file(tmp_path: Path, early: bool, step: int) -> None:
     lost = numbered(made / FIRST)
     assert {path.suffix for path in lost} >= {".json", ".commit", ".abort"}
     assert any(path.suffix == ".checkpoint" for path in lost) is early
+    assert any(path.suffix == ".closed-1" for path in lost) is early
     for path in lost[::step]:
         if path.name == names.STORE_FILE:
             continue
@@ -221,6 +224,75 @@ def test_a_lost_marker_is_reported_and_repaired(tmp_path: Path) -> None:
             (name, "missing", ("r0-0",), repair)
         ]
     assert (tmp_path / FIRST / name).read_bytes() == (tmp_path / SECOND / name).read_bytes()
+
+
+def ask(folder: Path, mark: str) -> None:
+    reopened(folder).storage.size(mark)
+
+
+def list_all(folder: Path, mark: str) -> None:
+    reopened(folder).storage.list_names(mark.rpartition("/")[0])
+
+
+def mend_it(folder: Path, mark: str) -> None:
+    found = [*Replicas(reopened(folder)).verify(repair=True)]
+    assert [(one.name, one.kind, one.is_repaired) for one in found] == [(mark, "missing", True)]
+
+
+def add_a_root(folder: Path, mark: str) -> None:
+    Replicas(reopened(folder)).add(str(folder / "c"))
+    assert (folder / "c/incarnation-00000" / mark).exists()
+
+
+@pytest.mark.parametrize("early", [True])
+@pytest.mark.parametrize("mend", [ask, list_all, mend_it, add_a_root])
+def test_any_closing_mark(tmp_path: Path, mend: Callable[[Path, str], None]) -> None:
+    """It tells a writer that slept that its entry's name had been freed."""
+    made, kept = tmp_path / "made", tmp_path / "kept"
+    for _ in work(make(made)):
+        pass
+    shutil.copytree(made, kept)
+    first = made / FIRST
+    marks = [str(path.relative_to(first)) for path in sorted(first.rglob("*.closed-*"))]
+    assert {name.split("/")[0] for name in marks} == {names.TOPICS, names.GROUPS}
+    for name in marks:
+        (first / name).unlink()
+        mend(made, name)
+        assert (first / name).read_bytes() == (made / SECOND / name).read_bytes(), name
+        assert [*Replicas(reopened(made)).verify(with_contents=True)] == []
+        shutil.rmtree(made)
+        shutil.copytree(kept, made)
+
+
+@pytest.mark.parametrize("early", [True])
+@pytest.mark.usefixtures("early")
+def test_a_closing_mark_says_the_same_with_any_time(tmp_path: Path) -> None:
+    """Where a root has another one nobody leaves, and nothing differs."""
+    for _ in work(make(tmp_path)):
+        pass
+    expected = shown(reopened(tmp_path))
+    for path in sorted((tmp_path / SECOND).rglob("*.closed-*")):
+        path.write_bytes(envelope.encode(ClosingMark(BEGUN_MS + 1)))
+    check(tmp_path, expected, "other times")
+    assert [*Replicas(reopened(tmp_path)).verify(with_contents=True)] == []
+
+
+@pytest.mark.parametrize("early", [True])
+@pytest.mark.usefixtures("early")
+def test_a_widened_mark_is_not_lost(tmp_path: Path) -> None:
+    """Its deletion was cut short at the other root."""
+    for _ in work(make(tmp_path)):
+        pass
+    log, narrow = "topics/t/log", names.closing_mark(0, 1)
+    for root in (FIRST, SECOND):
+        folder = tmp_path / root / log
+        shutil.copy(folder / narrow, folder / names.closing_mark(0, 2))
+    (tmp_path / FIRST / log / narrow).unlink()
+    store = reopened(tmp_path)
+    assert narrow not in store.storage.list_names(log)
+    with pytest.raises(ObjectNotFound):
+        store.storage.size(f"{log}/{narrow}")
+    assert [one.kind for one in Replicas(store).verify()] == ["extra"]
 
 
 def come_back(folder: Path) -> None:

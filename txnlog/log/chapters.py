@@ -84,6 +84,11 @@ def _size(level: int) -> int:
     return int(CHAPTER * FANOUT ** (level - 1))
 
 
+def first_of_widest(number: int) -> int:
+    """Where a mark of the widest level that closes entry ``number`` begins."""
+    return number - number % _size(LEVELS)
+
+
 class _Marks:
     """The closing marks that a listing has shown."""
 
@@ -118,6 +123,13 @@ def marks_below(listed: Sequence[str], number: int) -> list[str]:
     """The closing marks in a listing of a log's folder that close nothing from ``number`` on."""
     found = ((name, names.parse_closing_mark(name)) for name in listed)
     return [name for name, mark in found if mark and mark[0] + _size(mark[1]) <= number]
+
+
+def is_widened(mark: str, listed: Sequence[str]) -> bool:
+    """Whether a listing of a log's folder has a wider mark that closes all that this one does."""
+    first, level = names.parse_closing_mark(mark) or (0, LEVELS)
+    firsts = _Marks(listed).firsts
+    return any(first - first % _size(wide) in firsts[wide] for wide in range(level + 1, LEVELS + 1))
 
 
 class Chapters:

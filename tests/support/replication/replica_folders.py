@@ -16,6 +16,7 @@ from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
 
 _SEEDS = itertools.count(1)
+_BEGUN_MS = VirtualClock().now_ms()
 FIRST, SECOND = "a/incarnation-00000", "b/incarnation-00000"
 """The folders of the first incarnations."""
 
@@ -45,8 +46,9 @@ def make_written(folder: Path, *sent: str) -> txnlog.Store:
 
 
 def reopened(folder: Path, which: str = "control") -> txnlog.Store:
-    """The store as another process opens it, whose names are others than those before."""
-    return txnlog.open(str(folder / which), clock=VirtualClock(seed=next(_SEEDS)))
+    """The store as another process opens it, whose names and times are others than before."""
+    seed = next(_SEEDS)
+    return txnlog.open(str(folder / which), clock=VirtualClock(_BEGUN_MS + seed, seed=seed))
 
 
 def write(store: txnlog.Store, *values: str) -> None:

@@ -11,7 +11,13 @@ from crc32c import crc32c
 from txnlog.errors import ObjectNotFound
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.epochs import Epoch, Member
-from txnlog.replication.roots.same_bytes import Damaged, Diverged, is_sound, put_same
+from txnlog.replication.roots.same_bytes import (
+    Damaged,
+    Diverged,
+    is_sound,
+    put_same,
+    says_the_same,
+)
 from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.soundness import damaged_at, diverged_at
 from txnlog.storage.base import Storage
@@ -75,7 +81,7 @@ def help_out(
         except ObjectNotFound:
             missing.append(member)
             continue
-        if found == data or sound is False:
+        if sound is False or says_the_same(name, found, data):
             continue  # of two that are damaged neither is right
         if (member, name) in agreement.left_damaged:
             continue

@@ -36,6 +36,7 @@ from txnlog.replication.roots.same_bytes import Diverged, is_sound
 from txnlog.replication.roots.slowness import Slowness, time_for
 from txnlog.replication.roots.soundness import (
     bring_back_lost,
+    bring_back_mark,
     leaders_bytes,
 )
 from txnlog.replication.roots.uploads import ReplicatedUpload
@@ -268,7 +269,12 @@ class ReplicatedStorage(Storage):
         return self._everywhere.has(name)
 
     def _help(self, epoch: Epoch, name: str) -> bytes:
-        data = leaders_bytes(self.agreement, epoch, name)
+        try:
+            data = leaders_bytes(self.agreement, epoch, name)
+        except ObjectNotFound:
+            if not bring_back_mark(self.agreement, epoch, name):
+                raise
+            data = leaders_bytes(self.agreement, epoch, name)
         help_out(self.agreement, epoch, name, data, epoch.members[1:])
         return data
 

@@ -10,10 +10,11 @@ Where two members have other bytes, the checksum decides, not who leads:
 * The leader's is damaged, and a member in sync has it whole: that one leads, by the next epoch, and
   nobody leaves the set. It may not be replaced under the same leader: a writer may have been told
   that it has won the name, by what is damaged now.
-* The leader has lost a numbered object (an entry, a marker, a checkpoint, a list of manifests), and
-  a member in sync has it: it was acknowledged, or is in doubt, since the order of deletions tells
-  that nobody deletes it. So it is put at the leader before somebody takes its number, or takes a
-  transaction for aborted since a marker is missing; if somebody has, that decides.
+* The leader has lost a numbered object (an entry, a marker, a checkpoint, a list of manifests, a
+  closing mark), and a member in sync has it: it was acknowledged, or is in doubt, since the order
+  of deletions tells that nobody deletes it. So it is put at the leader before somebody takes its
+  number, takes a transaction for aborted since a marker is missing, or a name for one that was
+  never freed; if somebody has, that decides.
 * Nobody in sync has it whole: it stays where it is, so that its name stays taken, and is given to
   members that lack it. Nobody leaves the set for it.
 """
@@ -34,12 +35,13 @@ import msgspec
 
 from txnlog import names
 from txnlog.errors import ObjectNotFound
+from txnlog.log.chapters import first_of_widest, is_widened, marks_below
 from txnlog.names import LogFile
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.epochs import Epoch, Member, elected
 from txnlog.replication.roots.listings import portions
-from txnlog.replication.roots.same_bytes import Damaged, Diverged, is_sound
+from txnlog.replication.roots.same_bytes import Damaged, Diverged, is_sound, says_the_same
 from txnlog.replication.roots.slowness import time_for
 from txnlog.state.proposal import MOST_TOGETHER
 from txnlog.storage.base import CannotReplace, Storage
@@ -194,13 +196,12 @@ def bring_back_lost(
         name
         for member in epoch.in_sync
         for name in others.get(member, set()) - {*listed}
-        if numbered.parse(name) is not None
+        if numbered.counts(name)
     }
     if not theirs:
         return set()
-    first = min(theirs)
-    there = _of_leader(agreement, epoch, numbered, first)
-    found = {name for name in there if name >= first}
+    there = _of_leader(agreement, epoch, numbered, theirs)
+    found = {name for name in there if name >= min(theirs)}
 
     def bring_back(last: str) -> str | None:
         having = (member for member in epoch.in_sync if last in others.get(member, ()))
@@ -215,13 +216,42 @@ def bring_back_lost(
     return found
 
 
+def bring_back_mark(agreement: Agreement, epoch: Epoch, name: str) -> bool:
+    """Give the leader a closing mark that it has lost, and another member in sync has.
+
+    A mark is asked for by its name: who took it for missing would take an entry under a freed name
+    for the first one. Raises MemberFailed.
+    """
+    if not names.is_closing_mark(name):
+        return False
+    folder, _, last = name.rpartition("/")
+    others = {}
+    for member in epoch.in_sync:
+        if member == epoch.leader:
+            continue
+        try:
+            _ask(agreement, epoch, member, lambda storage: storage.size(name))
+        except ObjectNotFound:
+            continue
+        except MemberFailed:
+            if agreement.observes:
+                continue
+            raise
+        others[member] = {last}
+    if not others:
+        return False
+    agreement.check_mark(epoch, epoch.leader)
+    return last in bring_back_lost(agreement, epoch, folder, (), others)
+
+
 @dataclass(frozen=True, slots=True)
 class _Numbered:
     """A folder whose objects have numbers, and the kinds that allow to delete lower numbers.
 
     Of a topic or group only what is below a checkpoint is deleted, markers after their entries; of
     an id what is below the newest state, of lists those below the newest. A dead id's log alone
-    goes as a whole, and leaves a copy of its last state.
+    goes as a whole, and leaves a copy of its last state. Closing marks are deleted with that, or
+    when there is a wider one.
     """
 
     folder: str
@@ -246,6 +276,13 @@ class _Numbered:
         found = names.parse_log_file(name)
         return found if found is not None and found[1] in self.kinds else None
 
+    def is_mark(self, name: str) -> bool:
+        return self.kinds is not None and names.parse_closing_mark(name) is not None
+
+    def counts(self, name: str) -> bool:
+        """Whether it is missed if the leader lacks it."""
+        return self.parse(name) is not None or self.is_mark(name)
+
 
 def _lost(
     agreement: Agreement,
@@ -261,12 +298,19 @@ def _lost(
     parsed = [found for found in map(numbered.parse, there) if found is not None]
     kept_from = max((at for at, kind in parsed if kind is numbered.kept_from), default=-1)
     entries = [at for at, kind in parsed if kind is LogFile.ENTRY]
+    marks = [*filter(numbered.is_mark, there)]
+    removed_end = -1
     if lacked and numbered.folder.startswith(f"{names.TRANSACTIONS}/"):
         copies = f"{names.EXPIRED}/{numbered.folder.partition('/')[2]}"
         listed = _ask(agreement, epoch, epoch.leader, partial(_list, folder=copies))
         removed = (found[0] for found in map(names.parse_log_file, listed) if found is not None)
-        kept_from = max(kept_from, *removed, -1)
+        removed_end = max(removed, default=-1)
+        kept_from = max(kept_from, removed_end)
     for name in lacked:
+        if numbered.is_mark(name):
+            if not (is_widened(name, marks) or marks_below([name], removed_end)):
+                yield name
+            continue
         number, kind = numbered.parse(name) or (-1, None)
         # A bundle's entries have no files but its first; their markers go after it.
         at = bisect_right(entries, number) - 1
@@ -276,12 +320,16 @@ def _lost(
             yield name
 
 
-def _of_leader(agreement: Agreement, epoch: Epoch, numbered: _Numbered, first: str) -> list[str]:
+def _of_leader(
+    agreement: Agreement, epoch: Epoch, numbered: _Numbered, lacked: Collection[str]
+) -> list[str]:
     """What the leader has by which is told what it has lost. It begins after that was missed.
 
     So what allowed to delete it is among it.
     """
-    number, _ = numbered.parse(first) or (0, None)
+    number = int(min(lacked)[: names.NUMBER_DIGITS])
+    if any(map(numbered.is_mark, lacked)):
+        number = first_of_widest(number)
     if numbered.kept_from is LogFile.CHECKPOINT:
         number -= MOST_TOGETHER - 1  # a marker's bundle
     start_after = names.log_file_prefix(max(number, 0))
@@ -300,9 +348,9 @@ def is_lost_by_leader(agreement: Agreement, epoch: Epoch, name: str) -> bool:
     """
     folder, _, last = name.rpartition("/")
     numbered = _Numbered.of(folder)
-    if numbered is None or numbered.parse(last) is None:
+    if numbered is None or not numbered.counts(last):
         return False
-    there = _of_leader(agreement, epoch, numbered, last)
+    there = _of_leader(agreement, epoch, numbered, [last])
     return any(_lost(agreement, epoch, numbered, [last], there))
 
 
@@ -358,7 +406,7 @@ def _mend(agreement: Agreement, epoch: Epoch, member: Member, name: str, data: b
             agreement.check_mark(epoch, other)
             _ask(agreement, epoch, other, lambda one: one.put_if_absent(name, data))
             return True  # and look again
-        if found == data:
+        if says_the_same(name, found, data):
             continue
         if other == epoch.leader:
             return True  # another process has been there: the step tells
