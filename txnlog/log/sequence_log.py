@@ -279,9 +279,11 @@ class SequenceLog:
         """Delete every file of the entries below ``number``, once something replaces them.
 
         In the order of :func:`delete_files`, then the marks that close chapters. A mark that also
-        closes later entries stays: the log may have gone on since the caller has looked.
+        closes later entries stays: the log may have gone on since the caller has looked. Of
+        replicas all are listed, as a deletion that was cut short leaves files at some.
         """
-        listed = self.storage.list_names(self.folder)
+        prefix = f"{self.folder}/"
+        listed = [path.removeprefix(prefix) for path, _ in self.storage.list_all(self.folder)]
         delete_files(self.storage, self.folder, listed, number)
         marks = marks_below(listed, number)
         if marks:

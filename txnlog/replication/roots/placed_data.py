@@ -70,15 +70,18 @@ def read_elsewhere(
 
 def asks_all(epoch: Epoch, folder: str) -> bool:
     """Whether a listing of a folder takes those of all in sync."""
+    if _is_of_id(folder):
+        return True
     return may_hold_data(folder) and (places(epoch) or folder not in ("", names.TOPICS))
 
 
 def list_placed(agreement: Agreement, epoch: Epoch, folder: str) -> Iterator[tuple[str, int]]:
     """The leader's objects below a folder, then data that only others in sync have.
 
-    Below one topic's folder that is told also where all have all: a deletion begins at the leader,
-    and if it ended there, whoever deletes must see what is left. Who only observes goes on without
-    those that do not answer.
+    Below one topic's folder that is told also where all have all, and in that of a transactional
+    id, which is removed as a whole, anything: a deletion begins at the leader, and if it ended
+    there, whoever deletes must see what is left. Who only observes goes on without those that do
+    not answer.
 
     Raises MemberFailed, ObjectNotFound.
     """
@@ -87,13 +90,15 @@ def list_placed(agreement: Agreement, epoch: Epoch, folder: str) -> Iterator[tup
         for some in portions(agreement, epoch, epoch.leader, folder):
             yield from some
         return
+    counts = None if _is_of_id(folder) else _is_data
     with Listings(epoch.in_sync) as listings:
         for some in portions(agreement, epoch, epoch.leader, folder):
-            listings.add(epoch.leader, filter(_is_data, some))
+            listings.add(epoch.leader, filter(counts, some))
             yield from some
         for member in followers:
+            within = folder or names.TOPICS
             try:
-                add_data(listings, agreement, epoch, member, folder or names.TOPICS)
+                add_listing(listings, agreement, epoch, member, within, counts=counts)
             except MemberFailed:
                 if places(epoch) or not agreement.observes:
                     raise
@@ -105,6 +110,12 @@ def add_data(
 ) -> None:
     """:func:`add_listing` of data files alone. Raises MemberFailed."""
     add_listing(listings, agreement, epoch, member, folder, counts=_is_data)
+
+
+def _is_of_id(folder: str) -> bool:
+    """Whether it is the log of a transactional id, or what its expiry has left."""
+    above, _, last = folder.partition("/")
+    return above in (names.TRANSACTIONS, names.EXPIRED) and last != ""
 
 
 def _is_data(listed: tuple[str, int]) -> bool:
