@@ -11,7 +11,14 @@ import pytest
 
 import txnlog
 from tests.support.log.settling import settle_early
-from tests.support.replication.replica_folders import FIRST, SECOND, make, reopened, skip_probes
+from tests.support.replication.replica_folders import (
+    FIRST,
+    SECOND,
+    make,
+    reopened,
+    skip_probes,
+    write,
+)
 from txnlog import names
 from txnlog.errors import ObjectNotFound, TopicAlreadyExists
 from txnlog.log import manifests
@@ -313,15 +320,27 @@ def compare(folder: Path) -> None:
             return
         storage, copies = find_replicated(store.storage), SoundCopies(store.logs)
         assert storage is not None
-        scrub(storage, copies, copies.files)
+        scrub(storage, copies, copies.needed)
     raise AssertionError("it never ends")
+
+
+def has_one_writer(path: Path) -> bool:
+    """All but those whose names are raced for, and notes, that nobody misses: one by one."""
+    if path.name == names.STORE_FILE:
+        return True
+    parsers = names.parse_log_file, names.parse_closing_mark, names.parse_manifest_list
+    return not (
+        path.parent.name in ("members", "retired")
+        or any(parse(path.name) is not None for parse in parsers)
+    )
 
 
 def files_of(folder: Path) -> list[Path]:
     """Of each kind without numbers the first and the last: data, manifests, the store's own."""
     kinds: dict[str, list[Path]] = {}
-    for path in {*folder.rglob("*")} - {*numbered(folder)} | {folder / names.STORE_FILE}:
-        if path.is_file() and names.is_framed(path.name) is (path.name == names.STORE_FILE):
+    for path in folder.rglob("[!.]*"):
+        inside = not str(path.relative_to(folder)).startswith(".")
+        if inside and path.is_file() and has_one_writer(path):
             kinds.setdefault(path.suffix, []).append(path)
     return sorted({one for some in kinds.values() for one in (min(some), max(some))})
 
@@ -337,10 +356,13 @@ def test_any_file_that_has_one_writer(
     store = make(made)
     for _ in work(store):
         pass
+    store.maintenance.merge("t")
+    for number in range(6):
+        write(store, f"after the merge {number}")
     expected = shown(reopened(made))
     shutil.copytree(made, kept)
     lost = files_of(made / FIRST)
-    assert {path.suffix for path in lost} == {".log", ".arrow", ".json"}
+    assert {path.suffix for path in lost} == {".log", ".parquet", ".arrow", ".rewrites", ".json"}
     for path in lost:
         data = path.read_bytes()
         if where == "out":
@@ -359,6 +381,30 @@ def test_any_file_that_has_one_writer(
             assert shown(reopened(made)) == expected, path
         shutil.rmtree(made)
         shutil.copytree(kept, made)
+
+
+@pytest.mark.parametrize("early", [False])
+@pytest.mark.usefixtures("early")
+def test_a_file_that_was_placed_when_it_was_gone_is_not_missed(tmp_path: Path) -> None:
+    """Its writer slept; then the append was aborted."""
+    store = make(tmp_path)
+    commit_one(store)
+    before = {*tmp_path.rglob("*.log")}
+    producer = store.producer(transactional_id="x")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", value=b"1")
+    producer.flush()
+    producer.abort_transaction()
+    for path in {*tmp_path.rglob("*.log")} - before:
+        path.unlink()
+    assert [*Replicas(store).verify(with_contents=True, repair=True)] == []
+    [*store.maintain()]
+    scrubbed = Replicas(store).describe().scrub
+    assert scrubbed is not None
+    assert scrubbed.before is not None
+    assert scrubbed.before.left == ()
+    assert [one for one in store.examine(with_probe=False) if one.state == "damage"] == []
 
 
 @pytest.mark.parametrize("early", [True])

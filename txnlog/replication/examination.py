@@ -216,7 +216,7 @@ def _compare(storage: ReplicatedStorage, logs: Logs, *, with_contents: bool) -> 
 
     sound = SoundCopies(logs)
     compare = partial(verify, storage, sound, with_contents=with_contents, repair=False)
-    for found in compare(look=look, named=sound.files):
+    for found in compare(look=look, named=sound.needed):
         yield _told(found)
     for lacking in few:
         if lacking.under_replicated:

@@ -51,7 +51,7 @@ def steps(
     if not dry_run:
         try:
             copies = SoundCopies(logs)
-            scrubbed = scrub(storage, copies, copies.files)
+            scrubbed = scrub(storage, copies, copies.needed)
         except TxnlogError as error:
             failed = error  # roots come back all the same
         else:

@@ -468,7 +468,7 @@ class Replicas:
             judge,
             with_contents=with_contents,
             repair=repair,
-            named=judge.files,
+            named=judge.needed,
         )
 
     def _keep_epoch(self) -> None:

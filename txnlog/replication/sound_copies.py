@@ -28,11 +28,13 @@ class _Named:
 
     segments: dict[str, list[SegmentDescription]] = field(default_factory=dict)
     manifests: dict[str, ManifestRef] = field(default_factory=dict)
+    listed: set[str] = field(default_factory=set)
+    """The manifests, and the file of rewrites."""
     unreadable: str = ""
 
     @property
     def count(self) -> int:
-        return len(self.segments) + len(self.manifests)
+        return len(self.segments) + len(self.listed)
 
 
 class SoundCopies:
@@ -78,6 +80,17 @@ class SoundCopies:
         Of a log that cannot be read what is found all the same; of ``STORE`` the store's own file.
         Raises StorageError.
         """
+        return self._files(topic)
+
+    def needed(self, topic: str) -> set[str]:
+        """Those of :meth:`files` that must not be missing.
+
+        A writer that slept can have placed what vacuum had deleted: then its append was aborted.
+        """
+        return self._files(topic, but="aborted")
+
+    def _files(self, topic: str, but: str = "") -> set[str]:
+        """Of segments with the outcome ``but`` none."""
         if topic == STORE:
             return {names.STORE_FILE}
         if names.topic_of_folder(topic) is None:
@@ -85,11 +98,11 @@ class SoundCopies:
         with self._lock:
             self._topics.pop(topic, None)
             named = self._remembered(topic)
-        placed = [one for segments in named.segments.values() for one in segments]
+        placed = [one for some in named.segments.values() for one in some if one.outcome != but]
         indexes = (index for one in placed for index in index_paths(one).values())
         # Where nothing is left of what was rewritten there is no file.
         paths = (one.paths.log for one in placed if one.record_count)
-        return {*named.manifests, *paths, *indexes}
+        return {*named.listed, *paths, *indexes}
 
     def _named(self, topic: str) -> _Named:
         try:
@@ -117,6 +130,7 @@ class SoundCopies:
                 topic_id = log.state.topic_id if log.state.exists else None
             listing = log.manifests.newest()
             if listing is not None and listing.topic_id == topic_id:
+                found.listed = {f"{log.manifests.folder}/{name}" for name in listing.files}
                 for ref in listing.manifests:
                     found.manifests[f"{log.manifests.folder}/{ref.name}"] = ref
             for segment in describe_segments(log):
