@@ -6,12 +6,15 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.support.log.settling import settle_early
 from tests.support.replication.replica_folders import write
 from tests.support.replication.replica_world import Roots
 from tests.support.steps import values
 from txnlog.names import TopicPartition
+from txnlog.replication.replaced_data import ReplacedData
 from txnlog.replication.roots.election import elect, take_out
 from txnlog.replication.roots.epochs import FACTOR, root_of
+from txnlog.replication.roots.old_incarnations import forget
 from txnlog.replication.roots.reassignment import reassign
 from txnlog.replication.roots.verification import verify
 from txnlog.replication.sound_copies import SoundCopies
@@ -80,6 +83,64 @@ def test_data_that_comes_back_from_a_root_that_was_out() -> None:
     them.maintain()
     assert them.data_files(them.roots.epoch().in_sync) == kept
     assert values(store, "t") == [b"3"]
+
+
+def test_what_was_purged_long_ago_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a root that was out has it, and the log has let go of the merge that it was in."""
+    settle_early(monkeypatch)
+    them = Cluster(3, {}, **{FACTOR: "2"})
+    store = them.store
+    config = {"file.delete.delay.ms": 0, "retention.ms": -1, "compression.type": "none"}
+    store.topics.create("t", config=config)
+
+    def write_keys(*keys: str) -> None:
+        for key in keys:
+            with store.producer() as producer:
+                producer.send("t", f"of {key}", key)
+
+    def holding() -> set[str]:
+        heaps = {one: them.roots.heap(one) for one in ("a-0", "b-0", "c-0")}
+        return {
+            one
+            for one, heap in heaps.items()
+            for name, _ in heap.list_all("topics/t/data")
+            if b"mallory" in heap.get(name)
+        }
+
+    write_keys("mallory", "ann", "ann", "ann")
+    [*store.maintenance.merge("t")]
+    them.clock.time_ms += 1
+    store.maintain()
+    out = next(one for one in ("b-0", "c-0") if one in holding())
+    take_out(them.agreement, root_of(out))
+    store.maintenance.purge("t", [{"key": b"mallory"}])
+    store.maintain()
+    assert holding() == {out}
+    for _ in range(3):
+        reassign(them.agreement, is_replaced=ReplacedData(them.other(2).logs))
+        assert holding() == {out}
+        them.clock.time_ms += 2 * DAY_MS
+        write_keys(*["bob"] * 9)
+        store.maintain()
+    log = store.logs.topic("t")
+    assert log.manifests.left_out_rewrites()
+    logs = them.other(3).logs
+    forget(them.storage, out, SoundCopies(logs), is_replaced=ReplacedData(logs))
+
+
+@pytest.mark.parametrize("age_ms", [DAY_MS - 1, DAY_MS + 1], ids=["young", "old"])
+def test_what_was_never_placed_comes_back_while_its_writer_may_be_at_work(age_ms: int) -> None:
+    them = Cluster(3, {}, **{FACTOR: "2"})
+    them.store.topics.create("t")
+    write(them.store, "0")
+    (data,) = them.data_files(["a-0", "b-0", "c-0"])
+    stray = f"{data.rpartition('/')[0]}/{'0' * 32}-0.log"
+    them.roots.heap("c-0").put_if_absent(stray, b"stray")
+    take_out(them.agreement, "c")
+    them.clock.time_ms += age_ms
+    write(them.store, "1")
+    reassign(them.agreement, is_replaced=ReplacedData(them.other(2).logs))
+    assert (stray in them.data_files(["a-0", "b-0"])) is (age_ms < DAY_MS)
 
 
 @pytest.mark.parametrize("where", ["a-0", "b-0"], ids=["leader", "follower"])

@@ -1,15 +1,39 @@
-"""The data files whose records are in others since: they were purged, compacted or merged."""
+"""The data files that a log does not need: what they held was purged, compacted or merged, say."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from threading import Lock
+from typing import Final
 
 from txnlog import names
-from txnlog.admin.live_segments import kept_for_import, kept_for_lost, rewritten_files
-from txnlog.admin.vacuum import list_segment_files
+from txnlog.admin.live_segments import (
+    kept_for_import,
+    kept_for_lost,
+    placed_files,
+    rewritten_files,
+)
+from txnlog.admin.vacuum import LEAST_ORPHAN_AGE_MS, list_segment_files
 from txnlog.errors import TxnlogError
 from txnlog.log.open_logs import Logs
+from txnlog.storage.base import Storage
+
+_ANY: Final = ""
+"""The name of a file of which nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a topic's log tells of files: which are replaced, and which are needed.
+
+    Of the rest those that were put before ``unplaced_since_ms``, which no writer will place, are
+    not needed either.
+    """
+
+    replaced: AbstractSet[names.FileKey] = frozenset()
+    needed: AbstractSet[names.FileKey] = frozenset()
+    unplaced_since_ms: int | None = None
 
 
 class ReplacedData:
@@ -17,17 +41,18 @@ class ReplacedData:
 
     For several threads.
 
-    Vacuum has deleted them, or will. What a trim has released the log does not tell for ever, and
-    what was never placed it does not know: a writer may be about to place it.
+    Vacuum has deleted them, or will. What a trim has released the log does not tell for ever, nor
+    what was replaced a while ago: so it goes by age, as an orphan does.
     """
 
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
         self._lock = Lock()
         self._topic = ""
-        self._replaced: Collection[names.FileKey] = ()
+        self._told = _Told()
 
-    def __call__(self, name: str) -> bool:
+    def __call__(self, storage: Storage, name: str) -> bool:
+        """Raises ObjectNotFound, StorageError."""
         parsed = names.parse_data_file(name)
         if parsed is None:
             return False
@@ -35,19 +60,37 @@ class ReplacedData:
         topic = name.split("/")[1]
         with self._lock:
             if topic != self._topic:
-                self._topic, self._replaced = topic, self._read(topic)
-            return (partition, stem) in self._replaced
+                self._topic, self._told = topic, self._read(topic)
+            told = self._told
+        if (partition, stem) in told.replaced:
+            return True
+        if told.unplaced_since_ms is None or not told.needed.isdisjoint(
+            [(partition, stem), (partition, _ANY)]
+        ):
+            return False
+        put_ms = storage.modified_ms(name)
+        return put_ms is not None and put_ms <= told.unplaced_since_ms
 
-    def _read(self, topic: str) -> Collection[names.FileKey]:
+    def _read(self, topic: str) -> _Told:
         """Nothing, if the log cannot be read."""
         # Logs of its own: what it takes in memory is let go of.
         logs = Logs(self._logs.storage, self._logs.config, self._logs.clock)
         try:
-            there = list_segment_files(logs.storage, topic)
+            there = {*list_segment_files(logs.storage, topic)}
             log = logs.topic(topic)
             log.refresh()
             state = log.whole_segments()
         except TxnlogError:
-            return ()
+            return _Told()
+        if log.next_entry == 0:
+            return _Told()  # it may be lost
+        there.update((n, _ANY) for n in (names.SHARED, *range(len(state.partitions))))
         kept = kept_for_lost(state, there, log.manifests.left_out_rewrites())
-        return rewritten_files(topic, state) - kept - kept_for_import(state)
+        kept |= kept_for_import(state)
+        # One clock that is ahead must not let go of what a writer is about to place.
+        now_ms = min(logs.clock.now_ms(), state.log_time_ms)
+        return _Told(
+            rewritten_files(topic, state) - kept,
+            kept | placed_files(topic, state),
+            now_ms - LEAST_ORPHAN_AGE_MS,
+        )

@@ -90,7 +90,7 @@ def forget(
     member: Member,
     is_sound: IsSound,
     *,
-    is_replaced: IsReplaced = lambda _: False,
+    is_replaced: IsReplaced = lambda *_: False,
     lost: bool = False,
     dry_run: bool = False,
 ) -> Forgotten:
@@ -210,7 +210,7 @@ def _check_data(
         if member not in sizes:
             return None
         if not others and is_placed(epoch, name):
-            return None if is_replaced(name) else only
+            return None if goes(name) else only
         if present in others or names.is_accelerator(name):
             return None
         # Without others it was deleted since, and no log names it; or they have lost it.
@@ -220,6 +220,11 @@ def _check_data(
             reasons.append(error)
             return untold
         return whole if is_needed else None
+
+    def goes(name: str) -> bool:
+        with suppress(ObjectNotFound):
+            return agreement.ask(epoch, member, lambda at: is_replaced(at, name))
+        return True
 
     def may_have(name: str, one: Member) -> bool:
         with suppress(ObjectNotFound):

@@ -25,8 +25,9 @@ from txnlog.storage.base import Storage
 
 T = TypeVar("T")
 
-IsReplaced: TypeAlias = Callable[[str], bool]
-"""Whether the records of a data file are in others since: nobody who begins now needs it."""
+IsReplaced: TypeAlias = Callable[[Storage, str], bool]
+"""Whether nobody who begins now needs a data file that a storage has: its records are in others
+since, or no log places it, and no writer will any more."""
 
 
 def read_elsewhere(

@@ -74,7 +74,7 @@ def reassign(
     topics: Collection[str] | None = None,
     is_sound: IsSound = lambda *_: None,
     *,
-    is_replaced: IsReplaced = lambda _: False,
+    is_replaced: IsReplaced = lambda *_: False,
     without: str | None = None,
     deletes: bool = True,
     dry_run: bool = False,
@@ -183,7 +183,15 @@ class _Pass:
     def _is_needed(self, found: tuple[str, Sizes]) -> bool:
         """False of what was deleted while an old incarnation was out that has it: it stays so."""
         name, sizes = found
-        return not sizes.keys().isdisjoint(self._epoch.in_sync) or not self._is_replaced(name)
+        if not sizes.keys().isdisjoint(self._epoch.in_sync):
+            return True
+        return not any(self._is_replaced_at(member, name) for member in sizes)
+
+    def _is_replaced_at(self, member: Member, name: str) -> bool:
+        ask = partial(self._agreement.ask, self._placing, member)
+        with suppress(MemberFailed, ObjectNotFound):  # it is out
+            return ask(lambda storage: self._is_replaced(storage, name))
+        return False
 
     def _note(self, name: str, **more: int) -> None:
         topic = topic_of(name)

@@ -86,7 +86,7 @@ def return_roots(
     is_sound: IsSound = lambda *_: None,
     named: NamedFiles = names_nothing,
     *,
-    is_replaced: IsReplaced = lambda _: False,
+    is_replaced: IsReplaced = lambda *_: False,
     dry_run: bool = False,
 ) -> Iterator[ReplicaReturn]:
     """Rejoin the roots that answer, one after the other; their outdated incarnations are deleted.
