@@ -56,6 +56,11 @@ def follow(source: Storage, target: Storage, seed: int = 3) -> Follower:
     return standby
 
 
+def write_many(store: Store) -> None:
+    for number in range(12):
+        append(store, b"%d" % number)
+
+
 def open_pair(tmp_path: Path) -> tuple[Store, Follower, str]:
     store = txnlog.open(str(tmp_path / "store"), create=True)
     url = str(tmp_path / "standby")
@@ -677,6 +682,51 @@ def test_a_log_that_goes_on_while_lost_data_is_looked_for(monkeypatch: pytest.Mo
     end = copy.topics.describe("t").partitions[0].end_offset
     found = copy.scan("t", {TopicPartition("t", 0): 1}).to_arrow()
     assert found.column("value").to_pylist() == [b"two", b"three"][: end - 1]
+
+
+@pytest.mark.parametrize("is_made_anew", [False, True], ids=["deleted", "made anew"])
+@pytest.mark.parametrize("what", ["first round", "later round", "sweep"])
+def test_a_topic_is_deleted_before_any_request(
+    monkeypatch: pytest.MonkeyPatch, what: str, is_made_anew: bool
+) -> None:
+    """Nothing of what it had is there any more: it is noticed, and the next call goes on."""
+    settle_early(monkeypatch)
+    made, target = HeapStorage(), HeapStorage()
+    store = attach(made, create=True, clock=VirtualClock())
+    store.topics.create("t", config={"file.delete.delay.ms": 0})
+    write_many(store)
+    if what != "first round":
+        follow(made, target)
+        write_many(store)
+        store.topics.delete_records({TopicPartition("t", 0): 10})
+        store.maintain()
+
+    heap, left = made, 0
+
+    def end_it(_: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            source = store_of(heap, seed=4)
+            source.topics.delete("t")
+            if is_made_anew:
+                source.topics.create("t")
+                write_many(source)
+            source.maintain()
+
+    for number in itertools.count(1):
+        heap, copy = made.copy(), target.copy()
+        reader = FaultyStorage(heap, {}, before_request=end_it)
+        standby = Follower(store_of(reader, seed=3), copy)
+        left = number
+        with suppress(StorageError):
+            standby.sweep() if what == "sweep" else standby.follow()
+        if left > 0:
+            assert number > 20
+            break
+        standby.follow()
+        assert shown(copy).topics.list() == ["t"] * is_made_anew, (number, reader.requests)
+        standby.sweep()
 
 
 def test_a_sweep_beside_another_one_who_follows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ from txnlog.replication.standby.source import (
     SourceLog,
     SourceMoved,
     SourceView,
+    noticing_deletion,
     read_newest_states,
 )
 from txnlog.replication.standby.standby_storage import find_shown
@@ -217,9 +218,8 @@ class Follower:
             log.refresh()
             known = before.logs.get(log.log.folder) if before else None
             # The round itself does not need data released meanwhile.
-            with log.lock, suppress(SourceMoved):
-                state = log.state
-                self._data.copy(log, state, known.next_entry if known else 0)
+            with log.lock, suppress(SourceMoved), noticing_deletion(log, log.state):
+                self._data.copy(log, log.state, known.next_entry if known else 0)
 
     # -- the target ------------------------------------------------------------------------------
 
@@ -429,14 +429,16 @@ class Follower:
         version = _version_of(one, attempt)
         is_sure = known is not None and folder not in self._read_anew
         if isinstance(log, TopicLog) and isinstance(state, TopicState):
-            self._data.copy(log, state, known.next_entry if known and is_sure else 0)
+            with noticing_deletion(log, state):
+                self._data.copy(log, state, known.next_entry if known and is_sure else 0)
             if _version_of(one, attempt) != version:
                 raise SourceMoved(f"{folder} has gone on, as a look for lost data has found")
         if version.shows_same(known):
             assert known is not None
             return known
         if isinstance(log, TopicLog) and isinstance(state, TopicState):
-            self._data.drop_released(log, state)
+            with noticing_deletion(log, state):
+                self._data.drop_released(log, state)
         if one.manifests is not None:
             self._data.copy_manifests(log.name, one.manifests)
             path = f"{names.topic_manifests(log.name)}/{names.manifest_list(one.manifests.number)}"

@@ -12,7 +12,7 @@ the moment, and first after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
@@ -22,9 +22,11 @@ import msgspec
 from txnlog import names
 from txnlog.clock import Clock
 from txnlog.errors import (
+    CorruptEntry,
     CorruptTransactionState,
     ObjectNotFound,
     StorageError,
+    UnknownTopicOrPartition,
 )
 from txnlog.log.group_log import GroupLog
 from txnlog.log.named_folders import list_groups, list_topics
@@ -51,6 +53,23 @@ T = TypeVar("T")
 
 class SourceMoved(Exception):
     """What was read is inconsistent, because of cleaning meanwhile: read again."""
+
+
+@contextmanager
+def noticing_deletion(log: TopicLog, state: TopicState) -> Iterator[None]:
+    """Look for what a topic's state names: it goes if the topic is deleted, or made anew.
+
+    Raises SourceMoved; CorruptEntry: it is the same topic still, and damaged.
+    """
+    try:
+        yield
+    except (CorruptEntry, UnknownTopicOrPartition) as error:
+        if isinstance(error, CorruptEntry):
+            log.refresh()
+            with log.lock:
+                if log.state.exists and log.state.topic_id == state.topic_id:
+                    raise
+        raise SourceMoved(f"topic {log.name!r} was deleted while it was read") from error
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.replication import root_names
 from txnlog.replication.standby.rounds import Round, Rounds
-from txnlog.replication.standby.source import SourceLog, SourceView
+from txnlog.replication.standby.source import SourceLog, SourceView, noticing_deletion
 from txnlog.replication.standby.standby_storage import StandbyStorage
 from txnlog.state import envelope
 from txnlog.state.manifest import ManifestList
@@ -146,7 +146,8 @@ def sweep_data(
 def _unneeded_by(one: SourceLog, files: Iterable[str]) -> list[str]:
     assert isinstance(one.log, TopicLog)
     assert isinstance(one.state, TopicState)
-    return _not_led_to(one.log, one.state, one.manifests, files)
+    with noticing_deletion(one.log, one.state):
+        return _not_led_to(one.log, one.state, one.manifests, files)
 
 
 def _not_led_to(
