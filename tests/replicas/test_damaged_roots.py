@@ -238,3 +238,38 @@ def test_a_damaged_index_is_judged_by_its_segment(tmp_path: Path, where: str, en
         ("damaged", members, True)
     ]
     assert path.read_bytes() == right
+
+
+@pytest.mark.parametrize("at_ends", [False, True], ids=["a byte", "longer"])
+@pytest.mark.parametrize("roots", [2, 3])
+@pytest.mark.parametrize("where", ["a", "b"])
+def test_what_no_log_names_of_a_file_is_made_the_same_everywhere(
+    tmp_path: Path, where: str, roots: int, at_ends: bool
+) -> None:
+    """A part of a shared file was trimmed away: any root has what is named whole."""
+    store = make(tmp_path)
+    if roots == 3:
+        Replicas(store).add(str(tmp_path / "c"))
+    store.topics.create("t", partitions=2)
+    with store.producer() as producer:
+        for partition in (0, 1):
+            producer.send("t", b"1", partition=partition)
+    store.topics.delete_records({TopicPartition("t", 0): 1})
+    paths = [*tmp_path.glob("*/incarnation-*/topics/t/data/shared/*.log")]
+    assert len(paths) == roots
+    (changed,) = (path for path in paths if path.is_relative_to(tmp_path / where))
+    if at_ends:
+        changed.write_bytes(changed.read_bytes() + b"x")
+    else:
+        damage(changed, 0)
+    replicas = Replicas(reopened(tmp_path))
+    # Where there is no majority the leader's is taken.
+    wrong = "r1-0" if roots == 2 else {"a": "r0-0", "b": "r1-0"}[where]
+    for repair in (False, True):
+        found = [*replicas.verify(with_contents=True, repair=repair)]
+        assert [(one.kind, one.members, one.is_repaired) for one in found] == [
+            ("damaged", (wrong,), repair)
+        ]
+    assert len({path.read_bytes() for path in paths}) == 1
+    assert [*replicas.verify(with_contents=True)] == []
+    assert numbers(reopened(tmp_path)) == [1]

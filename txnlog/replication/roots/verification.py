@@ -8,7 +8,7 @@ that has passed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -275,7 +275,7 @@ class _Judge:
                 "short, or was never acknowledged"
             )
             return ReplicaDifference(name, "extra", tuple(there), size_bytes, why)
-        why = f"{', '.join(there)} {'has' if len(there) == 1 else 'have'} it"
+        why = f"{_named(there)} {_has(there)} it"
         if leaders is None and name != names.STORE_FILE:
             why += "; a deletion that is under way looks the same, and then nothing refers to it"
         return ReplicaDifference(name, "missing", lacking, size_bytes, why)
@@ -325,8 +325,17 @@ class _Judge:
             return ReplicaDifference(name, "damaged", damaged, size_bytes, why)
         counted = Counter(good.values() or there.values())
         copy, count = counted.most_common(1)[0]
+        is_majority = count > len(there) / 2
+        if names.is_unique(name) and len(good) == len(there):
+            # A shared file's parts that were let go of, say: any copy will do, if all have one.
+            if not is_majority:
+                copy = there.get(epoch.leader, copy)
+            others = tuple(member for member in there if there[member] != copy)
+            right = {member: copy for member in there if there[member] == copy}
+            why = f"not what {_named(right)} {_has(right)}, though all that is named is whole"
+            return ReplicaDifference(name, "damaged", others, size_bytes, why)
         others = tuple(member for member in there if there[member] != copy)
-        if count <= len(there) / 2:
+        if not is_majority:
             why = (
                 "most of them do not have it alike, and no checksum tells whose is right: look at "
                 "each. `elect` the root that is right, `remove` the others, and `add` them again"
@@ -347,6 +356,10 @@ def _lost(epoch: Epoch, name: str) -> ReplicaDifference:
 
 def _named(members: Iterable[Member]) -> str:
     return ", ".join(members)
+
+
+def _has(members: Collection[Member]) -> str:
+    return "has" if len(members) == 1 else "have"
 
 
 def _roots(members: Iterable[Member]) -> str:
