@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import pytest
 
@@ -16,23 +17,43 @@ TOPICS: list[LogKey] = [("topic", "a"), ("topic", "b"), ("topic", "c")]
 GROUP: LogKey = ("group", "g")
 
 
+class Reached(NamedTuple):
+    """Where a topic's records end after an entry, and its id; or what a consumer was given."""
+
+    end: int = 0
+    topic_id: str = "0"
+
+
 @dataclass
 class Source:
     """Logs as they were put, each entry and state with its time: 1, 2, 3, ..."""
 
     chance: random.Random
     now: int = 0
-    logs: dict[LogKey, list[tuple[int, TransactionRef | None, int]]] = field(default_factory=dict)
+    logs: dict[LogKey, list[tuple[int, TransactionRef | None, Reached]]] = field(
+        default_factory=dict
+    )
     states: dict[str, list[tuple[int, TransactionState]]] = field(default_factory=dict)
     open: dict[str, list[EntryRef]] = field(default_factory=dict)
 
-    def stable_end(self) -> int:
-        """What a consumer of topic ``a`` has been given: records are one for each entry."""
+    def reached(self, key: LogKey, before: int | None = None) -> Reached:
+        """Where a topic ended before an entry: each has one record, or makes the topic anew."""
+        log = self.logs.get(key, [])[:before]
+        return log[-1][2] if log else Reached()
+
+    def stable_end(self) -> Reached:
+        """What a consumer of topic ``a`` has been given."""
         log = self.logs.get(TOPICS[0], [])
-        for number, (_, owner, _) in enumerate(log):
+        for number, (_, owner, (end, topic_id)) in enumerate(log):
             if owner is not None and self._undecided(TOPICS[0], number, owner):
-                return number
-        return len(log)
+                return Reached(end - 1, topic_id)
+        return self.reached(TOPICS[0])
+
+    def make_anew(self) -> None:
+        """Delete topic ``a``, and create another one."""
+        end, topic_id = self.stable_end()
+        if end == self.reached(TOPICS[0]).end:
+            self.append(TOPICS[0], None, Reached(0, f"{int(topic_id) + 1}"))
 
     def _undecided(self, key: LogKey, number: int, owner: TransactionRef) -> bool:
         state = self.states[owner.transactional_id][-1][1]
@@ -41,14 +62,29 @@ class Source:
     def put_state(self, name: str, state: TransactionState) -> None:
         self.states.setdefault(name, []).append((self.now, state))
 
-    def append(self, key: LogKey, owner: TransactionRef | None, offset: int = 0) -> int:
+    def append(
+        self, key: LogKey, owner: TransactionRef | None, reached: Reached | None = None
+    ) -> int:
         log = self.logs.setdefault(key, [])
-        log.append((self.now, owner, offset))
+        if reached is None:
+            end, topic_id = self.reached(key)
+            reached = Reached(end + 1, topic_id)
+        log.append((self.now, owner, reached))
         return len(log) - 1
+
+    def placed(self, key: LogKey, number: int) -> Placed:
+        _, owner, (end, _) = self.logs[key][number]
+        return Placed(number, owner, {0: end - 1} if key[0] == "topic" and end else {})
 
     def step(self) -> None:
         """One put of somebody."""
         self.now += 1
+        if self.chance.random() < 0.2:
+            if self.chance.random() < 0.5:
+                self.make_anew()
+            else:
+                self.append(GROUP, None, self.stable_end())
+            return
         name = self.chance.choice(["x", "y", "z"])
         if name not in self.states:
             self.put_state(
@@ -68,8 +104,8 @@ class Source:
         elif self.chance.random() < 0.5:
             keys = [key for key in TOPICS if key[1] in state.topics]
             key = self.chance.choice([*keys, GROUP])
-            offset = self.stable_end() if key == GROUP else 0
-            self.open[name].append(EntryRef(*key, self.append(key, state.ref, offset)))
+            reached = self.stable_end() if key == GROUP else None
+            self.open[name].append(EntryRef(*key, self.append(key, state.ref, reached)))
         elif self.chance.random() < 0.8:
             listed = self.open[name]
             self.put_state(name, transitions.prepare_commit(state, listed, now_ms=0, nonce=""))
@@ -88,6 +124,7 @@ def read(source: Source) -> tuple[int, dict[LogKey, LogPart], dict[str, list[Tra
     """
     logs: list[LogKey] = [GROUP, *TOPICS]
     ids = ["x", "y", "z"]
+    gap = source.chance.choice([4, 16])
     busy = {key for key in logs if source.chance.random() < 0.3}
     busy_ids = {name for name in ids if source.chance.random() < 0.3}
     bases: dict[LogKey, int] = {}
@@ -114,7 +151,7 @@ def read(source: Source) -> tuple[int, dict[LogKey, LogPart], dict[str, list[Tra
     def read_id(name: str) -> None:
         if name in source.states:
             histories[name] = [state for _, state in source.states[name][heads[name] :]]
-        source.run(4)
+        source.run(gap)
 
     def read_log(key: LogKey) -> None:
         entries = source.logs.get(key, [])
@@ -122,21 +159,24 @@ def read(source: Source) -> tuple[int, dict[LogKey, LogPart], dict[str, list[Tra
             NewFile(
                 number,
                 number + 1,
-                (Placed(number, owner, {0: number} if key[0] == "topic" else {}),),
-                (Need("a", 0, offset, ""),) if key == GROUP else (),
-                (number + 1,) if key[0] == "topic" else (),
+                (source.placed(key, number),),
+                (Need("a", 0, *reached),) if key == GROUP else (),
+                (reached.end,) if key[0] == "topic" else (),
+                reached.topic_id if key[0] == "topic" else None,
             )
-            for number, (_, owner, offset) in enumerate(entries)
+            for number, (_, _, reached) in enumerate(entries)
             if number >= bases[key]
         )
         undecided = tuple(
-            Placed(number, owner, {0: number} if key[0] == "topic" else {})
+            source.placed(key, number)
             for number, (_, owner, _) in enumerate(entries[: bases[key]])
             if (key, number) not in decided and owner is not None
         )
-        ends = (bases[key],) if key[0] == "topic" else ()
-        parts[key] = LogPart(bases[key], undecided, files, ends)
-        source.run(4)
+        parts[key] = LogPart(bases[key], undecided, files)
+        if key[0] == "topic":
+            end, topic_id = source.reached(key, bases[key])
+            parts[key] = replace(parts[key], ends=(end,), topic_id=topic_id)
+        source.run(gap)
 
     for name in sorted(busy_ids & {*source.states}):
         read_id(name)
@@ -157,24 +197,23 @@ def judge(source: Source, moment: int, cut: Cut) -> None:
         log = source.logs.get(key, [])
         assert cut.end(key) >= sum(at <= moment for at, _, _ in log), "behind the moment"
     for name, states in source.states.items():
-        reached = cut.state(name)
+        newest = cut.state(name)
         before = [state for at, state in states if at <= moment]
-        kept = [state for _, state in states].index(reached) if reached else -1
+        kept = [state for _, state in states].index(newest) if newest else -1
         assert kept >= len(before) - 1, "an id behind the moment"
         for _, state in states[: kept + 1]:
             for entry in state.entries:
                 held = entry.number < cut.end((entry.log, entry.name))
                 assert held, "a decision without an entry of its list"
     for key in (GROUP, *TOPICS):
-        for _, owner, offset in source.logs.get(key, [])[: cut.end(key)]:
+        for _, owner, reached in source.logs.get(key, [])[: cut.end(key)]:
             if owner is not None:
                 newest = cut.state(owner.transactional_id)
                 assert newest is not None, "an entry without its id"
                 assert newest.number >= owner.number, "an entry of a transaction that never began"
-            if key == GROUP:
+            if key == GROUP and reached.topic_id == cut._topic_id(TOPICS[0]):
                 stable = cut._stable_offsets(TOPICS[0])
-                assert not stable or offset <= stable[0], "offsets beyond what is decided"
-                assert stable or offset == 0
+                assert reached.end <= stable[0], "offsets beyond what is decided"
     for name, states in source.states.items():
         for number in {state.number for _, state in states}:
             outcomes = {
@@ -200,7 +239,7 @@ def run(seeds: range) -> int:
 
 def test_a_cut_holds_all_that_was_there_and_nothing_without_its_cause() -> None:
     """Random histories; in a good part of them something had to be left out."""
-    assert run(range(200)) > 20
+    assert run(range(1500)) > 150
 
 
 @pytest.mark.parametrize("rule", ["_hold_back_decisions", "_hold_back_entries", "_hold_back"])

@@ -75,6 +75,15 @@ class LogPart:
     topic_id: str | None = None
 
 
+_EndsById: TypeAlias = Mapping[str | None, Sequence[int]]
+
+
+def _ends_by_id(part: LogPart) -> _EndsById:
+    """How far a topic's partitions were read to reach, by its id: it may be made anew."""
+    ends = {part.topic_id: part.ends}
+    return ends | {file.topic_id: file.ends for file in part.files}  # each the furthest of its id
+
+
 class Cut:
     """The longest consistent part.
 
@@ -96,7 +105,7 @@ class Cut:
         """How many new files of each log are in it."""
         self.states = {name: len(states) - 1 for name, states in histories.items()}
         """The index of each id's newest state in it."""
-        reached = {key: self._ends(key) for key in logs if key[0] == "topic"}
+        reached = {key: _ends_by_id(part) for key, part in logs.items() if key[0] == "topic"}
         while self._hold_back_decisions() | self._hold_back_entries() | self._hold_back(reached):
             pass
 
@@ -162,7 +171,7 @@ class Cut:
             return key[1] in (state.topics if key[0] == "topic" else state.groups)
         return True
 
-    def _hold_back(self, reached: Mapping[LogKey, Sequence[int]]) -> bool:
+    def _hold_back(self, reached: Mapping[LogKey, _EndsById]) -> bool:
         """Offsets whose records were read but are not decided here: they are later."""
         changed = False
         stable: dict[LogKey, Sequence[int]] = {}
@@ -178,14 +187,16 @@ class Cut:
         self,
         need: Need,
         stable: dict[LogKey, Sequence[int]],
-        reached: Mapping[LogKey, Sequence[int]],
+        reached: Mapping[LogKey, _EndsById],
     ) -> bool:
         key: LogKey = ("topic", need.topic)
-        if key not in self._logs or (need.topic_id and need.topic_id != self._topic_id(key)):
+        topic_id = self._topic_id(key) if key in self._logs else None
+        if key not in self._logs or (need.topic_id and need.topic_id != topic_id):
             return False
         if key not in stable:
             stable[key] = self._stable_offsets(key)
-        if need.partition >= len(reached[key]) or reached[key][need.partition] < need.offset:
+        ends = reached[key].get(topic_id, ())
+        if need.partition >= len(ends) or ends[need.partition] < need.offset:
             return False  # beyond the records: it was set, not read up to
         here = stable[key]
         return need.partition >= len(here) or here[need.partition] < need.offset
