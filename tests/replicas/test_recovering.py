@@ -85,6 +85,28 @@ def test_one_that_answers_is_not_replaced(made: txnlog.Store, tmp_path: Path) ->
         recover(tmp_path)
 
 
+def test_one_that_answers_and_takes_no_epoch(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk is full: it can neither move nor be replaced before it is taken away."""
+    put = LocalStorage.put_if_absent
+
+    def refuse(self: LocalStorage, name: str, data: bytes) -> bool:
+        if f"{tmp_path}/control" in self.url:
+            raise StorageError("no space left")
+        return put(self, name, data)
+
+    monkeypatch.setattr(LocalStorage, "put_if_absent", refuse)
+    with pytest.raises(StorageError, match=r"no space left.*rename it.*replicas recover"):
+        Replicas(made).move_controller(str(tmp_path / "moved"))
+    with pytest.raises(InvalidOption, match=r"takes no epoch.*rename it.*replicas recover"):
+        recover(tmp_path)
+    (tmp_path / "control").rename(tmp_path / "away")
+    recover(tmp_path)
+    write(reopened(tmp_path, "b"), "on")
+    assert values(reopened(tmp_path, "a"))[-1] == "on"
+
+
 def test_who_was_put_out_does_not_decide(made: txnlog.Store, tmp_path: Path) -> None:
     """It knows no later epoch, and lacks what was acknowledged since."""
     bring_back = lose(tmp_path / "b")

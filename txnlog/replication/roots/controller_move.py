@@ -46,6 +46,10 @@ from txnlog.storage.probe import probe
 
 Bounding: TypeAlias = Callable[[Storage], Storage]
 _TRIES: Final = 20
+GO_ON_WITHOUT: Final = (
+    "unmount or rename it, so that it does not answer, and `txnlog replicas recover` makes a "
+    "controller from the roots"
+)
 """Attempts to put the epoch that moves: another process put one first in all but the last."""
 
 
@@ -165,16 +169,28 @@ def move(agreement: Agreement, to: Storage) -> Epoch:
             break
         if not epoch.controllers:
             why = f"the controller, {old.url}, is about to move"
-            agreement.propose(decided_at(epoch, old.url, agreement.proposer(why)))
+            _propose(agreement, decided_at(epoch, old.url, agreement.proposer(why)))
             continue
         copy_epochs(old, to, epoch.number, partial(bounding, epoch=epoch))
         who = agreement.proposer(f"the controller moves to {to.url}")
-        if agreement.propose(moved := decided_at(epoch, to.url, who), at=epoch.controller):
+        if _propose(agreement, moved := decided_at(epoch, to.url, who), at=epoch.controller):
             return moved
     raise NotEnoughReplicas(
         f"the controller was not moved to {to.url}: somebody else has moved it, or the set keeps "
         "changing. Look at it and try again"
     )
+
+
+def _propose(agreement: Agreement, epoch: Epoch, at: str = "") -> bool:
+    """Put an epoch at the old place. Raises StorageError, which says what to do without."""
+    try:
+        return agreement.propose(epoch, at)
+    except StorageError as error:
+        raise StorageError(
+            f"{error}. It is the old place that decides whether the controller moves. If that can "
+            "be read and takes no epoch any more (its disk is full, or read-only), take it away "
+            f"for good: {GO_ON_WITHOUT}"
+        ) from error
 
 
 def copy_epochs(old: Storage, to: Storage, newest: int, bounding: Bounding) -> None:

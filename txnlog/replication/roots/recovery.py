@@ -32,6 +32,7 @@ from txnlog.errors import (
 from txnlog.replication import root_names
 from txnlog.replication.roots.controller import Controller, list_epochs
 from txnlog.replication.roots.controller_move import (
+    GO_ON_WITHOUT,
     ControllerMove,
     claim,
     named_controller,
@@ -335,7 +336,8 @@ def _check_lost(opener: MemberOpener, slowness: Slowness, url: str, epoch: Epoch
             return epoch
         if found.controller in ("", *asked):  # places may name each other
             raise InvalidOption(
-                f"the controller at {url} answers: `txnlog replicas move-controller` moves it"
+                f"the controller at {url} answers: `txnlog replicas move-controller` moves it. If "
+                f"it takes no epoch any more, take it away for good: {GO_ON_WITHOUT}"
             )
         url, epoch = found.controller, found
 
