@@ -56,6 +56,43 @@ def follow(source: Storage, target: Storage, seed: int = 3) -> Follower:
     return standby
 
 
+class _Full(ForwardingStorage):
+    """A standby's storage that has no room for files with ``lacks`` in their names."""
+
+    lacks = ""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        if self.lacks and self.lacks in name:
+            raise StorageError("no space left")
+        return self.inner.put_if_absent(name, data)
+
+
+@pytest.mark.parametrize("lacks", ["/a/log/", "/b/log/", "/c/log/"])
+def test_rounds_that_fail_again_and_again_leave_no_more_files(lacks: str) -> None:
+    """Where there is no room they would fill what others make."""
+    source, target = HeapStorage(), HeapStorage()
+    store = attach(source, create=True, clock=VirtualClock())
+    for topic in "abc":
+        store.topics.create(topic)
+    full = _Full(target)
+    standby = Follower(store_of(source, seed=3), full)
+    standby.follow()
+    full.lacks = lacks
+    left = []
+    for _ in range(5):
+        for topic in "abc":
+            append(store, b"1", topic=topic)
+        with pytest.raises(StorageError, match="no space left"):
+            standby.follow()
+        left.append(len([*target.list_all(root_names.STANDBY_LOGS)]))
+    assert {*left} == {left[0]}
+    full.lacks = ""
+    standby.follow()
+    standby.follow()
+    assert len(target.list_folders(root_names.STANDBY_LOGS)) == 2
+    assert values(shown(target), "c") == [b"1"] * 5
+
+
 def write_many(store: Store) -> None:
     for number in range(12):
         append(store, b"%d" % number)

@@ -45,7 +45,7 @@ from txnlog.replication.standby.source import (
     read_newest_states,
 )
 from txnlog.replication.standby.standby_storage import find_shown
-from txnlog.replication.standby.sweep import sweep_data, sweep_rounds
+from txnlog.replication.standby.sweep import delete_attempt, sweep_data, sweep_rounds
 from txnlog.state import envelope
 from txnlog.state.store import DECODER
 from txnlog.state.topic import TopicState
@@ -137,6 +137,8 @@ class Follower:
         """Logs for which it is unknown whether the source continues from the standby's state."""
         self._store_file = self._read_store_file()
         check_outside(opened)
+        self._failed: set[str] = set()
+        """Attempts of this process that no round can name any more."""
         self._began = False
 
     def _read_store_file(self) -> bytes:
@@ -366,6 +368,7 @@ class Follower:
     # -- the round -------------------------------------------------------------------------------
 
     def _put_round(self, view: SourceView, before: Round | None) -> tuple[Round, int]:
+        self._delete_failed()
         number = self._standing.number + 1 if self._standing else 0
         attempt = root_names.round_token(number, self._clock.token())
         known = self._logs_of(before) if before else {}
@@ -396,6 +399,7 @@ class Follower:
             found = read_newest_states(self._logs.storage, name, self._clock)
             files |= found
             logs[names.transaction_log(name)] = LogVersion(attempt, 0)
+        self._failed.add(attempt)
         self._target.put_round(
             partial(put_same, self._target, root_names.standby_file(attempt, name), data)
             for name, data in files.items()
@@ -410,7 +414,9 @@ class Follower:
             tuple(sorted(self._data.lost)),
             listed,
         )
+        self._failed.remove(attempt)  # while it is put nobody knows
         if not self._rounds.put(round_):
+            self._failed.add(attempt)
             self._standing = self._newest()
             raise StorageError(
                 f"round {number} of {self._target.url} was written by another process that follows "
@@ -420,6 +426,13 @@ class Follower:
         self._read_anew = set()
         changed = [*logs.values(), *expired.values()]
         return round_, sum(version.attempt == attempt for version in changed)
+
+    def _delete_failed(self) -> None:
+        """Make room: where that is missing no round comes, with which they would be deleted."""
+        for attempt in [*self._failed]:
+            with suppress(StorageError):  # the next time does it
+                delete_attempt(self._target, attempt)
+                self._failed.remove(attempt)
 
     def _version(
         self, one: SourceLog, attempt: str, known: LogVersion | None, files: dict[str, bytes]

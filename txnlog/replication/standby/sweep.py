@@ -53,8 +53,7 @@ def sweep_rounds(rounds: Rounds, newest: Round) -> None:
     for attempt in target.list_folders(root_names.STANDBY_LOGS):
         made_for = root_names.parse_round_token(attempt)
         if made_for is not None and made_for < end and attempt not in alive:
-            root = root_names.standby_file(attempt, "")
-            doomed += [name for name, _ in target.list_all(root.rstrip("/"))]
+            doomed += _files_of(target, attempt)
     lists: set[str] = set()
     for number in old:
         one = rounds.read(number)
@@ -75,6 +74,16 @@ def sweep_rounds(rounds: Rounds, newest: Round) -> None:
     target.delete(sorted({*doomed}.difference(last)))
     target.delete(last + [root_names.round_file(number) for number in old])
     rounds.forget(end)
+
+
+def delete_attempt(target: Storage, attempt: str) -> None:
+    """Delete the files of an attempt that can never become visible. Raises StorageError."""
+    target.delete(_files_of(target, attempt))
+
+
+def _files_of(target: Storage, attempt: str) -> list[str]:
+    root = root_names.standby_file(attempt, "")
+    return [name for name, _ in target.list_all(root.rstrip("/"))]
 
 
 def _rounds(target: Storage) -> Iterable[int]:
