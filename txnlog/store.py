@@ -163,6 +163,16 @@ def attach(
     return Store(storage, found, clock)
 
 
+def logs_of(store: object, what: str) -> Logs:
+    """The logs of the open store that ``what`` was given. Raises InvalidOption: it is none."""
+    if isinstance(store, Store):
+        return store.logs
+    raise InvalidOption(
+        f"{what} takes an open store, not {store!r:.100}: txnlog.open(url) opens one, and "
+        "txnlog.replication.open_replicas(url) the roots of one that does not answer"
+    )
+
+
 def _read_store_file(storage: Storage) -> StoreFile:
     data = storage.get(names.STORE_FILE)
     storage.check_listing(names.STORE_FILE)

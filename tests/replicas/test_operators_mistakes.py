@@ -33,6 +33,7 @@ from txnlog.errors import (
 from txnlog.replication import (
     Follower,
     Replicas,
+    Standby,
     open_replicas,
     openers,
     recover_controller,
@@ -88,6 +89,15 @@ def test_wrong_arguments_where_stores_are_opened(
     recovered = {"root": "a", "controller": "control", "dry_run": True, **options}
     call_wrongly(recover_controller, {"lost": (), **recovered})
     call_with_texts(lambda lost: recover_controller(**{**recovered, "lost": lost}))
+
+
+@pytest.mark.parametrize("kind", [Replicas, Standby, Follower])
+def test_an_address_is_no_open_store(tmp_path: Path, kind: Callable[..., object]) -> None:
+    more = {"url": str(tmp_path / "standby")} if kind is Follower else {}
+    call_wrongly(kind, {"store": make_written(tmp_path, "x"), **more})
+    for value in (str(tmp_path / "control"), tmp_path, None):
+        with pytest.raises(InvalidOption, match=r"takes an open store.*txnlog\.open\(url\)"):
+            kind(store=value, **more)
 
 
 def test_a_root_that_is_taken_is_found_before_any_is_marked(tmp_path: Path) -> None:

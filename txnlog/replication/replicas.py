@@ -55,7 +55,7 @@ from txnlog.replication.roots.verification import ReplicaDifference, verify
 from txnlog.replication.roots.watermarks import LogWatermark, watermarks
 from txnlog.storage import check_location
 from txnlog.storage.logged import logged
-from txnlog.store import Store, attach
+from txnlog.store import Store, attach, logs_of
 
 if TYPE_CHECKING:
     from txnlog.replication.sound_copies import SoundCopies
@@ -163,7 +163,7 @@ class Replicas:
 
     def __init__(self, store: Store | Logs) -> None:
         self._store = store if isinstance(store, Store) else None
-        self._logs = store if isinstance(store, Logs) else store.logs
+        self._logs = store if isinstance(store, Logs) else logs_of(store, "Replicas")
         found = find_replicated(self._logs.storage)
         if found is None:
             url = self._logs.storage.url

@@ -11,7 +11,7 @@ from txnlog.replication.standby import promotion
 from txnlog.replication.standby.promotion import Promotion
 from txnlog.replication.standby.rounds import Round
 from txnlog.replication.standby.standby_storage import find_shown
-from txnlog.store import Store
+from txnlog.store import Store, logs_of
 
 
 @names_wrong_arguments()
@@ -26,7 +26,7 @@ class Standby:
     """
 
     def __init__(self, store: Store) -> None:
-        self._logs = store.logs
+        self._logs = logs_of(store, "Standby")
         shown = find_shown(store.storage)
         if shown is None:
             raise InvalidOption(f"{store.url} is not a standby, or was promoted: it is a store")

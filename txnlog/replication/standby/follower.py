@@ -53,7 +53,7 @@ from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.logged import logged
 from txnlog.storage.probe import probe
-from txnlog.store import Store
+from txnlog.store import Store, logs_of
 
 _ATTEMPTS = 8
 
@@ -114,7 +114,7 @@ class Follower:
         storage_options: Mapping[str, object] | None = None,
         unsafe_single_writer: bool = False,
     ) -> None:
-        of = store.logs
+        of = logs_of(store, "Follower")
         logs = Logs(of.storage, of.config, of.clock)  # its own: nothing else folds them
         if isinstance(url, Storage):
             opened = target = url
