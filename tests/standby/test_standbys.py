@@ -1023,3 +1023,35 @@ def test_a_follower_that_sleeps_over_a_promotion_changes_nothing(number: int) ->
     judge(target, f"request {at}")
     store = store_of(target, seed=13)
     assert not [one for one in store.examine() if one.state not in ("ok", "note")]
+
+
+@pytest.mark.parametrize("folder", ["topics/t/log/", "groups/g/", "transactions/p/"])
+def test_a_power_cut_at_the_source_takes_nothing_that_a_round_has_shown(folder: str) -> None:
+    """A writer died between its put and the sync: after the cut others have the number."""
+    source, target = HeapStorage(), HeapStorage()
+    store = attach(source, create=True, clock=VirtualClock())
+    store.topics.create("t")
+    faulty = FaultyStorage(source)
+
+    def die(text: str) -> None:
+        if text.startswith(f"put_if_absent {folder}") and not faulty.faults:
+            number = len(faulty.requests)
+            faulty.faults = {number: Fault.SYNC_FAILS, number + 1: Fault.STOP_BEFORE}
+
+    faulty._before_request = die
+    with pytest.raises(ProcessStopped):
+        copy_once(attach(faulty, clock=VirtualClock(seed=6)), b"not acknowledged")
+    assert [name for name in source.unsynced if name.startswith(folder)]
+    follow(source, target)
+    before = values(shown(target))
+    source.power_cut()
+    copy_once(store_of(source, 8), b"acknowledged")
+    follow(source, target, 9)
+    assert values(shown(target)) == [*before, b"acknowledged"] == values(store_of(source))
+
+
+def copy_once(store: Store, value: bytes) -> None:
+    """A transaction, with a group's offset."""
+    producer = begin_with(store, "p", value)
+    producer.send_offsets_to_transaction({TopicPartition("t", 0): 1}, "g")
+    producer.commit_transaction()

@@ -12,7 +12,7 @@ name, and the rest is deleted with the rounds of its time.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,7 @@ from txnlog.errors import (
     StorageError,
     StoreExists,
 )
-from txnlog.log.create_once import create_once
+from txnlog.log.create_once import confirm, create_once
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import LogFile
@@ -400,6 +400,7 @@ class Follower:
             files |= found
             logs[names.transaction_log(name)] = LogVersion(attempt, 0)
         self._failed.add(attempt)
+        self._confirm({one for one, version in logs.items() if version.attempt == attempt}, view)
         self._target.put_round(
             partial(put_same, self._target, root_names.standby_file(attempt, name), data)
             for name, data in files.items()
@@ -433,6 +434,22 @@ class Follower:
             with suppress(StorageError):  # the next time does it
                 delete_attempt(self._target, attempt)
                 self._failed.remove(attempt)
+
+    def _confirm(self, folders: Collection[str], view: SourceView) -> None:
+        """Make sure that the newest files of these logs are durable at the source.
+
+        After a power cut others would have their numbers, which the standby never shows. Raises
+        StorageError.
+        """
+        ends = {one.log.log.folder: one.state.newest_file for one in view.logs}
+        ends |= {names.transaction_log(name): at for name, (at, _) in view.heads.items()}
+        storage = self._logs.storage
+        paths = (
+            f"{folder}/{names.log_file(ends[folder], LogFile.ENTRY)}"
+            for folder in folders
+            if ends.get(folder, -1) >= 0
+        )
+        storage.gather([partial(confirm, storage, path) for path in paths])
 
     def _version(
         self, one: SourceLog, attempt: str, known: LogVersion | None, files: dict[str, bytes]
