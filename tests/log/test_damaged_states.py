@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.steps import append, begin, elsewhere, new_store
+from tests.support.steps import append, begin, elsewhere, new_store, values
 from tests.support.storage.timed_storage import TimedStorage
 from txnlog.errors import CorruptTransactionState, ProducerFenced
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
@@ -202,4 +202,27 @@ def test_a_log_that_is_gone_is_no_proof(heap: HeapStorage, clock: VirtualClock) 
     assert values_of_both(elsewhere(heap, clock)) == [[], []]
     heap.delete(kept)
     clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS + 1
+    assert values_of_both(elsewhere(heap, clock)) == BEHIND
+
+
+@pytest.mark.parametrize("who", ["reader", "producer", "operator"])
+def test_a_damaged_topic_keeps_no_transaction_from_being_aborted(
+    heap: HeapStorage, clock: VirtualClock, who: str
+) -> None:
+    """Its entries get no marker, which only saves readers a search."""
+    begin_everywhere(elsewhere(heap, clock))
+    append_behind(elsewhere(heap, clock))
+    damaged = max(name for name, _ in heap.list_all("topics/t/log") if name.endswith(".json"))
+    kept = heap.get(damaged)
+    damage(heap, damaged)
+    clock.time_ms += TIMEOUT_MS + CLOCK_MARGIN_MS + 1
+    store = elsewhere(heap, clock)
+    match who:
+        case "reader":
+            assert values(store, "u") == BEHIND[1]
+        case "producer":
+            store.producer(transactional_id="p").init_transactions()
+        case "operator":
+            assert store.transactions.abort("p", reason="stuck").status == "CompleteAbort"
+    heap.replace(damaged, kept)
     assert values_of_both(elsewhere(heap, clock)) == BEHIND

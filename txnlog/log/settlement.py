@@ -14,7 +14,13 @@ from functools import partial
 from typing import Any, Literal, Protocol
 
 from txnlog.clock import Clock, Moment
-from txnlog.errors import CorruptEntry, CorruptTransactionState, StorageError, TxnlogError
+from txnlog.errors import (
+    CorruptEntry,
+    CorruptTransactionState,
+    StorageError,
+    TxnlogError,
+    UnsupportedVersion,
+)
 from txnlog.log.deadlines import Deadlines
 from txnlog.log.recent import Recent
 from txnlog.log.state_log import StateLog
@@ -360,6 +366,7 @@ class Settlement:
     def _committed_entries(self, state: TransactionState) -> list[EntryRef]:
         """All entries of a transaction, if a marker shows that one of them was committed."""
         logs = self._logs_of(state)
+        self._storage.gather([log.refresh for log in logs])
         found, marked = [], False
         for log in logs:
             listing = log.log.listing()
@@ -418,20 +425,34 @@ class Settlement:
         return None
 
     def _entries_of(self, state: TransactionState) -> list[EntryRef]:
-        """The entries of an aborted transaction that carry no marker yet."""
+        """The entries of an aborted transaction that carry no marker yet.
+
+        Logs that cannot be read are passed over: the id may move on without these markers.
+        """
+        logs = self._logs_of(state)
+        read = self._storage.gather([partial(_try_to_read, log) for log in logs])
         return [
             log.ref(number)
-            for log in self._logs_of(state)
+            for log, error in zip(logs, read, strict=True)
+            if error is None
             for number, ref in log.undecided().items()
             if ref.key == state.ref.key
         ]
 
     def _logs_of(self, state: TransactionState) -> list[AnyLog]:
-        """The logs that a transaction names, refreshed."""
+        """The logs that a transaction names."""
         logs = [self._logs.log("topic", name) for name in state.topics]
-        logs += [self._logs.log("group", name) for name in state.groups]
-        self._storage.gather([log.refresh for log in logs])
-        return logs
+        return logs + [self._logs.log("group", name) for name in state.groups]
+
+
+def _try_to_read(log: AnyLog) -> TxnlogError | None:
+    """Refresh a log; what is wrong with it if it cannot be read. Raises StorageError."""
+    try:
+        log.refresh()
+    except (CorruptEntry, UnsupportedVersion) as error:
+        _logger.warning("%s: aborted entries get no marker: %s", log.name, error)
+        return error
+    return None
 
 
 def _past_timeout(head: Head) -> str:
