@@ -6,10 +6,17 @@ import pytest
 
 from tests.support.steps import another, append, begin, checkpoint, values
 from tests.support.storage.disturbed_storages import HookedStorage
+from txnlog.errors import (
+    CorruptEntry,
+    LogTruncated,
+    StorageError,
+    TxnlogError,
+    UnsupportedVersion,
+)
 from txnlog.log import state_log
 from txnlog.names import parse_log_file
-from txnlog.store import Store
-from txnlog.testing import VirtualClock
+from txnlog.store import Store, attach
+from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
 
 AGE_MS = 3_600_000
 
@@ -144,3 +151,28 @@ def test_short_lived_writers_clean_up(store: Store, clock: VirtualClock) -> None
     found = [parse_log_file(name) for name in store.storage.list_names("topics/t/log")]
     assert sum(file is not None for file in found) < 120
     assert len(values(another(store))) == 200
+
+
+@pytest.mark.parametrize("error", [StorageError, CorruptEntry, LogTruncated, UnsupportedVersion])
+def test_a_checkpoint_that_fails_refuses_no_append(
+    heap: HeapStorage, clock: VirtualClock, error: type[TxnlogError]
+) -> None:
+    """It is put behind one that is told as done; those that wait for other topics go on, too."""
+    failed = []
+
+    def before(text: str) -> None:
+        if text.startswith("put_if_absent topics/t/log/") and text.endswith(".checkpoint"):
+            failed.append(text)
+            raise error("of another kind than the append")
+
+    store = attach(heap, create=True, clock=clock)
+    for topic in "tu":
+        store.topics.create(topic)
+    producer = attach(FaultyStorage(heap, before_request=before), clock=clock).producer()
+    for number in range(40):
+        for topic in "tu":
+            producer.send(topic, b"%d" % number)
+        producer.flush()
+    assert failed
+    for topic in "tu":
+        assert values(another(store), topic) == [b"%d" % number for number in range(40)]

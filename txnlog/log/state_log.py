@@ -536,7 +536,7 @@ class StateLog(Generic[EntryT, StateT]):
                 if not self._dropped and is_due(self._state.next_entry - 1):
                     self.checkpoint()
                     return True
-            except (StorageError, CorruptEntry) as error:
+            except TxnlogError as error:
                 _logger.warning("no checkpoint was left in %s: %s", self.log.folder, error)
             return False
 
