@@ -8,7 +8,9 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
+from tests.support.log.settling import settling_early
 from tests.support.steps import another, append, begin, maintain, reasons, upload
+from tests.support.storage.disturbed_storages import LosingStorage
 from txnlog import TopicPartition
 from txnlog.errors import CommitStateUnknown, StorageError, UploadExpired
 from txnlog.storage.forwarding import ForwardingStorage
@@ -161,3 +163,27 @@ def test_young_uploads_cost_no_request(store: Store) -> None:
     faulty = FaultyStorage(store.storage)
     append(another(store, faulty), b"a")
     assert not [text for text in faulty.requests if "retired" in text or text.startswith("size")]
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_repeated_append_of_which_the_first_was_placed_too_late(
+    store: Store, clock: VirtualClock, settled: bool
+) -> None:
+    """It is no success either, though a manifest has its entry by then."""
+    with settling_early():
+        append(store, b"first")
+        writer = sleep_before_put(store, clock)
+        losing = LosingStorage(writer.storage)
+        producer = attach(losing, clock=clock).producer(delivery_timeout_ms=0)
+        producer.send("t", b"late")
+        losing.losing = "topics/t/log/"
+        with pytest.raises(CommitStateUnknown):
+            producer.flush()
+        losing.losing = ""
+        for number in range(20 if settled else 0):
+            append(another(store), b"%d" % number)
+        log = another(store).logs.topic("t")
+        log.refresh()
+        assert (log.state.settled is not None) is settled
+        with pytest.raises(UploadExpired):
+            producer.flush()

@@ -574,3 +574,19 @@ def test_equal_numbers_of_a_plan_are_one_object(store: Store) -> None:
     assert len(sizes) < len(settled)
     (partial,) = another(store).scan("t", {0: 301}, {0: 303}).ranges
     assert (partial.start_offset, partial.stop_offset) == (301, 303)
+
+
+@pytest.mark.usefixtures("small")
+def test_who_has_read_nothing_looks_for_its_segments_in_no_manifest(
+    heap: HeapStorage, store: Store
+) -> None:
+    """A job of Spark's commits in a process of its own; it has tried nothing before."""
+    for number in range(60):
+        append(another(store), b"%d" % number)
+    segments = upload(another(store), b"last")
+    faulty = FaultyStorage(heap)
+    attach(faulty, clock=VirtualClock(seed=9)).logs.topic("t").place(segments)
+    read = [text for text in faulty.requests if text.startswith("get topics/t/manifests/")]
+    assert read
+    assert [text for text in read if ".list" not in text] == []
+    assert values(another(store))[-1] == b"last"

@@ -170,11 +170,15 @@ class UploadCheck:
             )
 
     def after(self, entry: int | None) -> None:
-        """Raise StorageError if a placed segment is gone or noted: it is lost."""
-        if entry is not None and self._is_old() and (lost := next(self._find_lost(), None)):
+        """Raise StorageError if a placed segment is gone or noted: it is lost.
+
+        ``entry`` is the one that has placed it; None: an earlier one, which is settled by now.
+        """
+        if self._is_old() and (lost := next(self._find_lost(), None)):
+            placed_by = "an earlier entry" if entry is None else f"entry {entry}"
             error = StorageError(
-                f"topic {self._topic!r}: entry {entry} has placed {lost}, which vacuum took for "
-                "left behind meanwhile, because this process slept: it is deleted or about to be. "
+                f"topic {self._topic!r}: {placed_by} has placed {lost}, which vacuum took for left "
+                "behind meanwhile, because this process slept: it is deleted or about to be. "
                 "Abort the transaction; without one delete these records and write them again"
             )
             error.retriable = False

@@ -173,6 +173,10 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                 raise
             # Placed by an earlier call, they may have been released since.
             expired = error
+        if since_entry is None and not self.next_entry:
+            # Otherwise all that was ever appended would have to be searched for these segments.
+            self.refresh()
+            refreshed = True
         placing = PendingAppend(
             self.manifests,
             self.clock,
@@ -190,7 +194,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         offsets = placing.offsets
         entries = self._entries_of(offsets) if number is None else {number}
         try:
-            uploads.after(max(entries, default=None))
+            if offsets:
+                uploads.after(max(entries, default=None))
         except StorageError as error:
             if error.retriable or self._hold_records(refs, offsets):
                 raise (expired or error) from None
