@@ -14,7 +14,17 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import txnlog
-from tests.support.replication.replica_folders import lose, make, objects, reopened, values, write
+from tests.support.replication.replica_folders import (
+    lose,
+    make,
+    make_written,
+    objects,
+    reopened,
+    values,
+    write,
+)
+from tests.support.runtime.forked_child import in_child
+from tests.support.runtime.held_locks import locks_held
 from txnlog import names
 from txnlog.errors import (
     CorruptEntry,
@@ -550,3 +560,18 @@ def test_a_server_that_cannot_be_reached_at_all_hides_nothing(
     data = next(name for name in objects(tmp_path / "a/incarnation-00000") if "/data/" in name)
     control, options = LocalStorage(str(tmp_path / "control")), MemberOpener()
     assert ReplicatedStorage(control, options, clock=VirtualClock()).size(data) > 0
+
+
+@pytest.mark.usefixtures("frozen_heap")
+def test_a_child_of_a_fork_waits_for_no_lock_of_its_parents_threads(tmp_path: Path) -> None:
+    """The storage on all roots is the parent's, which counts its requests, and so is a snapshot."""
+    store = make_written(tmp_path, "1")
+    counted = txnlog.store.attach(CountingStorage(store.storage), clock=store.logs.clock)
+    snapshot = counted.snapshot(["t"])
+
+    def work() -> object:
+        write(counted, "2")
+        return snapshot.scan("t").record_count, values(counted)
+
+    with locks_held(counted, snapshot):
+        assert in_child(work) == "(1, ['1', '2'])"

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.groups.alone import read_alone
+from tests.support.log.settling import settle_early
 from tests.support.runtime.forked_child import CHILD_S, Child, in_child
+from tests.support.runtime.held_locks import locks_held
 from tests.support.steps import begin, values
 from txnlog import AcksValue
 from txnlog.errors import ForkedProducer, TxnlogError
@@ -137,44 +139,39 @@ def test_closing_in_a_child_leaves_the_parents_uploads(store: Store, acks: AcksV
     assert read_back(store) == [b"%d" % number * 100 for number in range(3)]
 
 
-def test_a_child_does_not_wait_for_what_a_thread_of_its_parent_held(store: Store) -> None:
+def test_a_child_does_not_wait_for_what_a_thread_of_its_parent_held(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Locks that are held for ever there, and a state of which half is folded."""
+    settle_early(monkeypatch)
     producer = store.producer()
-    producer.send("t", b"1")
-    producer.flush()
+    for _ in range(9):
+        producer.send("t", b"1")
+        producer.flush()
     consumer = read_alone(store, "t", group_id="g", auto_offset_reset="earliest")
     log, group = store.logs.topic("t"), store.logs.group("g")
-    held, enough = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with store.logs._lock, log.lock, group.lock, producer._lock.mutex:
-            ends = log._state.partitions[0]
-            ends.end_offset += 7
-            held.set()
-            enough.wait()
-            ends.end_offset -= 7
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
+    assert log.state.settled is not None
+    snapshot = store.snapshot(["t"])
+    ends = log._state.partitions[0]
 
     def work() -> object:
-        seen = [record.value for record in consumer.poll()]
+        seen = len(consumer.poll())
         consumer.commit()
         with store.producer() as mine:
             mine.send("t", b"2")
             placed = mine.flush()
-        snapshot = store.snapshot(["t"]).scan("t").record_count
+        counts = [pinned.scan("t").record_count for pinned in (snapshot, store.snapshot(["t"]))]
         refused = [f(producer) for f in (lambda p: p.close(), lambda p: _error(p.flush))]
-        return seen, placed[T0], snapshot, refused
+        return seen, placed[T0], counts, refused
 
-    try:
-        told = in_child(work)
-    finally:
-        enough.set()
-        thread.join()
-    assert told == "([b'1'], [range(1, 2)], 2, [None, 'ForkedProducer'])"
-    assert read_back(store) == [b"1", b"2"]
+    with locks_held(store, log, group, producer, consumer, snapshot):
+        ends.end_offset += 7
+        try:
+            told = in_child(work)
+        finally:
+            ends.end_offset -= 7
+    assert told == "(9, [range(9, 10)], [9, 10], [None, 'ForkedProducer'])"
+    assert read_back(store) == [b"1"] * 9 + [b"2"]
 
 
 def _error(call: Callable[[], object]) -> str:

@@ -10,7 +10,6 @@ change, so everything before the entry in question is there too.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +44,7 @@ from txnlog.state.rewrites import (
 )
 from txnlog.state.topic import CHECKPOINT_DECODER, RecentEntry, TopicState
 from txnlog.storage.base import Storage
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 
 if TYPE_CHECKING:
     from txnlog.log.manifest_table import ManifestTable
@@ -97,7 +97,7 @@ class Manifests:
         self.topic = topic
         self._clock = clock
         self.folder = names.topic_manifests(topic)
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._list: ManifestList | None = None
         self._tables: OrderedDict[str, tuple[ManifestTable, int]] = OrderedDict()
         self._cached_bytes = 0
@@ -128,12 +128,12 @@ class Manifests:
 
     def log_start_offsets(self) -> dict[int, int]:
         """By partition, the offset below which the newest list read may lack segments."""
-        with self._lock:
+        with self._lock.mutex:
             return dict(self._list.log_start_offsets) if self._list else {}
 
     def left_out_rewrites(self) -> Mapping[int, int]:
         """See :class:`RewriteRef`: according to the newest list read."""
-        with self._lock:
+        with self._lock.mutex:
             return self._list.rewrites.left_out if self._list and self._list.rewrites else {}
 
     def _read_list(self, number: int) -> ManifestList:
@@ -143,7 +143,7 @@ class Manifests:
         return found
 
     def _remember(self, found: ManifestList) -> None:
-        with self._lock:
+        with self._lock.mutex:
             if self._list is None or self._list.number <= found.number:
                 self._list = found
                 # Manifests that were merged into others are not asked for again.
@@ -151,7 +151,7 @@ class Manifests:
                     self._cached_bytes -= self._tables.pop(name)[1]
 
     def _list_for(self, settled: Settled) -> ManifestList:
-        with self._lock:
+        with self._lock.mutex:
             known = self._list
         if known is not None and known.number >= settled.number and known.end >= settled.end:
             return known
@@ -220,7 +220,7 @@ class Manifests:
         """
         for first in range(0, len(refs), FANOUT):
             some = refs[first : first + FANOUT]
-            with self._lock:
+            with self._lock.mutex:
                 known = {
                     ref.name: self._tables[ref.name][0] for ref in some if ref.name in self._tables
                 }
@@ -238,7 +238,7 @@ class Manifests:
         decode = partial(ManifestTable.decode, ref=ref, path=path)
         table = decode_any_copy(self._storage, path, data, decode)
         size = table.nbytes
-        with self._lock:
+        with self._lock.mutex:
             if ref.name not in self._tables:
                 self._tables[ref.name] = table, size
                 self._cached_bytes += size
@@ -266,7 +266,7 @@ class Manifests:
         ref = listing.rewrites
         if ref is None or (spans is not None and not ref.touches(spans.items())):
             return []
-        with self._lock:
+        with self._lock.mutex:
             known = self._rewrites
         if known is None or known[0] != ref.name:
             path = f"{self.folder}/{ref.name}"
@@ -274,7 +274,7 @@ class Manifests:
             decode = partial(envelope.decode, decoder=REWRITE_FILE_DECODER, path=path)
             found = decode_any_copy(self._storage, path, data, decode)
             known = ref.name, found.rewrites
-            with self._lock:
+            with self._lock.mutex:
                 self._rewrites = known
         return [rewrite for rewrite in known[1] if rewrite.entry < settled.end]
 

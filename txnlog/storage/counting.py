@@ -5,11 +5,11 @@ Knows nothing of their purpose, nor how many HTTP requests an adapter makes for 
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from txnlog.storage.base import Storage, UnfinishedUpload, Upload
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.forwarding import ForwardingStorage
 
 
@@ -25,7 +25,7 @@ class CountingStorage(ForwardingStorage):
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)
         self.counts: Counter[str] = Counter()
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def __reduce__(self) -> tuple[type[CountingStorage], tuple[Storage]]:
         return CountingStorage, (self.inner,)
@@ -38,16 +38,16 @@ class CountingStorage(ForwardingStorage):
 
     def seen(self) -> dict[str, int]:
         """What was counted so far, in the order of the kinds' names."""
-        with self._lock:
+        with self._lock.mutex:
             return dict(sorted(self.counts.items()))
 
     def _count(self, kind: str, requests: int = 1) -> None:
-        with self._lock:
+        with self._lock.mutex:
             self.counts[kind] += requests
 
     def take(self) -> dict[str, int]:
         """The counts since the last call, in the order of the kinds' names."""
-        with self._lock:
+        with self._lock.mutex:
             taken = dict(sorted(self.counts.items()))
             self.counts.clear()
         return taken

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 
 from txnlog.replication.roots.epochs import Epoch
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 
 _MOST_NAMES = 100_000
 
@@ -22,10 +22,10 @@ class Everywhere:
     def __init__(self) -> None:
         self._names: OrderedDict[str, None] = OrderedDict()
         self._unclean = -1
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
 
     def add(self, epoch: Epoch, paths: Iterable[str]) -> None:
-        with self._lock:
+        with self._lock.mutex:
             self.follow(epoch)
             if epoch.last_unclean < self._unclean:
                 return
@@ -37,13 +37,13 @@ class Everywhere:
         return path in self._names
 
     def drop(self, paths: Iterable[str]) -> None:
-        with self._lock:
+        with self._lock.mutex:
             for path in paths:
                 self._names.pop(path, None)
 
     def follow(self, epoch: Epoch) -> None:
         """Forget everything if there was an unclean election."""
-        with self._lock:
+        with self._lock.mutex:
             if epoch.last_unclean > self._unclean:
                 self._names.clear()
                 self._unclean = epoch.last_unclean
