@@ -83,6 +83,7 @@ class ParquetSegment:
         self.data: bytes | None = None
         self._checked: set[int] = set()
         self._names_of: tuple[pa.Schema, list[str | None]] | None = None
+        self._index: tuple[PageIndex | None] | None = None
         self._end: tuple[int, BytesLike] = file.size_bytes, b""
         """Where the bytes of the file's end begin that were read for the footer, and these."""
         if file.size_bytes <= WHOLE_BYTES:
@@ -106,9 +107,15 @@ class ParquetSegment:
             return memoryview(kept)[start - kept_start : stop - kept_start]
         return self.file.read(start, stop)
 
-    @cached_property
     def _page_index(self) -> PageIndex | None:
         """The page index, if it is known to be sound; without it whole row groups are read."""
+        # No cached_property: in Python 3.11 all segments would wait for each other's bytes, and a
+        # child of a fork for a thread that only its parent has.
+        if self._index is None:
+            self._index = (self._read_page_index(),)
+        return self._index[0]
+
+    def _read_page_index(self) -> PageIndex | None:
         where = self.footer.page_index
         if self.footer.page_index_crc is None or not 0 < len(where) <= _MOST_INDEX_BYTES:
             return None
@@ -161,7 +168,7 @@ class ParquetSegment:
         leaves = sorted({leaf for name in columns for leaf in self.leaves[name]})
         if not leaves or all(not group.chunks[leaf].offset_index for leaf in leaves):
             return None
-        index = self._page_index
+        index = self._page_index()
         if index is None:
             return None
         time = time_column(self.schema.names)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -183,6 +184,27 @@ def test_of_a_large_file_the_pages_with_the_rows_are_requested(
     assert requested(0, by_page=True) == pages_of(parts[:1]) + joined(pages_of(parts[1:]))
     monkeypatch.setattr(open_segment, "_RUN_BYTES", 0)
     assert requested(0, by_page=True) == pages_of(parts)
+
+
+def test_no_file_waits_for_the_page_index_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While that of one is asked for, another thread reads that of a second one."""
+    monkeypatch.setattr(open_segment, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(footer, "FOOTER_CHUNK_BYTES", 8)
+    data = made(numbered_rows(COUNT))
+    second = ParquetSegment(opened(data))
+    first = ParquetSegment(opened(data))
+    done: list[PageIndex | None] = []
+
+    def read(start: int, stop: int) -> bytes:
+        thread = threading.Thread(target=lambda: done.append(second._page_index()), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert done, "the second waits for the first"
+        return data[start:stop]
+
+    first.file = replace(first.file, read=read)
+    assert first._page_index() is not None
+    assert done[0] is not None
 
 
 def different_rows(count: int) -> pa.RecordBatch:

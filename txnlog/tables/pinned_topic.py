@@ -60,9 +60,9 @@ class PinnedTopic:
         """By partition, the offset after the last placed record."""
         return self.view.end_offsets
 
-    @cached_property
+    @property
     def ranges(self) -> list[SegmentRange]:
-        """All visible ranges, by partition and offset."""
+        """All visible ranges, by partition and offset: made anew each time."""
         return self.view.ranges(self.view.beginning_offsets, self.view.end_offsets)
 
     def has_lost(self, published: Mapping[int, int]) -> list[int]:
