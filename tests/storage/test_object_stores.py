@@ -6,14 +6,20 @@ import itertools
 import json
 import os
 import pickle
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from google.oauth2.credentials import Credentials
 
 from tests.support.storage.fake_clouds import (
     ACCOUNT_KEY,
@@ -43,6 +49,7 @@ from txnlog.log.create_once import create_once
 from txnlog.storage import open_storage
 from txnlog.storage.adapters import azure_client, gcs_client, http_answers, object_store
 from txnlog.storage.adapters.azure import AzureStorage
+from txnlog.storage.adapters.gcs import GcsStorage
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
 from txnlog.testing.conformance.interface import CHECKS, Check, long_listings_are_complete
@@ -527,3 +534,68 @@ def test_a_missing_package_is_named(
     with pytest.raises(UnsupportedFilesystem, match=rf"pip install '{module}>=\S+'"):
         open_storage(url).get("a")
     assert os.environ.get("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT") is None
+
+
+@contextmanager
+def silent_tokens() -> Iterator[tuple[str, threading.Event]]:
+    """A server that takes connections and answers none: its URL, and whether it was asked."""
+    asked, over = threading.Event(), threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        with ExitStack() as stack:
+            while not over.is_set():
+                connection = stack.enter_context(listener.accept()[0])
+                if connection.recv(1):
+                    asked.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
+        finally:
+            over.set()
+            socket.create_connection(listener.getsockname()).close()
+            thread.join()
+
+
+def with_old_token(url: str, token_uri: str, **options: object) -> GcsStorage:
+    """A storage whose credentials are to be renewed before its first request."""
+    soon = datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=280)
+    token = Credentials(  # type: ignore[no-untyped-call]
+        "old",
+        refresh_token="renewing",
+        token_uri=token_uri,
+        client_id="txnlog",
+        client_secret="secret",
+        expiry=soon,
+    )
+    return GcsStorage(url, {"token": token, **options})
+
+
+def test_a_server_of_tokens_that_is_silent_stops_no_other_requests(
+    gcs: Kind, pauses: list[float]
+) -> None:
+    """They share a loop with those of all filesystems of fsspec's."""
+    other = gcs.open()
+    with ThreadPoolExecutor(2) as pool, silent_tokens() as (uri, asked):
+        storage = with_old_token("gs://test/x", uri, endpoint_url=gcs.cloud.url)
+        waits = pool.submit(storage.get, "a")
+        assert asked.wait(30)
+        assert pool.submit(other.list_names, "").result(30) == []
+        assert not waits.done()
+    with pytest.raises(StorageError, match="credentials could not be renewed") as caught:
+        waits.result()
+    assert caught.value.retriable
+    assert len(pauses) == 3
+
+
+def test_new_credentials_are_waited_for_within_a_time(gcs: Kind, pauses: list[float]) -> None:
+    """By all threads that need them."""
+    with ThreadPoolExecutor(4) as pool, silent_tokens() as (uri, _):
+        options = {"endpoint_url": gcs.cloud.url, "requests_timeout": 0.05}
+        storage = with_old_token("gs://test/x", uri, **options)
+        for waits in [pool.submit(storage.get, "a") for _ in range(4)]:
+            with pytest.raises(StorageError, match="credentials could not be renewed"):
+                waits.result(30)
+    assert len(pauses) == 12

@@ -19,9 +19,13 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import aiohttp
+import requests
 from fsspec.asyn import sync
 from gcsfs.core import GCSFileSystem
+from gcsfs.credentials import GoogleCredentials
 from gcsfs.retry import HttpError, is_retriable
+from google.auth.exceptions import RefreshError, TransportError
+from google.auth.transport.requests import Request
 
 from txnlog.storage.adapters.http_answers import (
     BUSY_HINTS,
@@ -47,6 +51,11 @@ _NO_CREDENTIALS = (
     "give a service account as the storage option token, or run `gcloud auth application-default "
     "login`"
 )
+_NOT_RENEWED = (
+    "the credentials could not be renewed: check the network, and the server that gives tokens"
+)
+_CONNECT_S, _READ_S = 10, 60
+_RENEWED_EARLY_S = 300
 _SESSION_AT_REST = 308
 """The status of an upload in parts that wants more."""
 _SEEN = (200, 206)
@@ -74,12 +83,14 @@ class GcsClient(ObjectClient):
         seconds = given.pop("requests_timeout", None)
         # An upload may take long, as long as it gets on.
         self._timeout = (
-            aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=60)
+            aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_READ_S)
             if seconds is None
             else aiohttp.ClientTimeout(total=seconds)
         )
         # The plain one, also where gcsfs would look up each bucket's kind first.
         self._session = _Session(**given)
+        limits = (_CONNECT_S, _READ_S) if seconds is None else (seconds, seconds)
+        self._session.credentials.maybe_refresh = partial(_renew, self._session.credentials, limits)
         self._bucket = quote(bucket, safe="")
         self._bucket_seen = False
 
@@ -203,9 +214,10 @@ class GcsClient(ObjectClient):
     ) -> _Response:
         """One request; raises RequestFailed."""
         ask = partial(self._session.ask, timeout=self._timeout)
-        response: _Response = sync(
-            self._session.loop, ask, method, path, parameters, headers or {}, data
-        )
+        # Here, since it may renew the credentials by a request that waits: on the loop it would
+        # stop those of all filesystems of fsspec's, to whatever server.
+        signed = self._session.signed(headers or {})
+        response: _Response = sync(self._session.loop, ask, method, path, parameters, signed, data)
         if response.status not in expected:
             raise self._judge(response)
         return response
@@ -244,6 +256,17 @@ class _Session(GCSFileSystem):  # type: ignore[misc] # gcsfs has no types
     A class of its own has its own cache of instances in fsspec, so nobody else's are changed.
     """
 
+    def signed(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """Headers with credentials, which are fresh. Raises RequestFailed."""
+        try:
+            found: Mapping[str, str] = self._get_headers(headers)
+        except Exception as error:
+            is_lost = isinstance(error, (TransportError, TimeoutError)) or is_retriable(error)
+            if is_lost and not isinstance(error, HttpError):
+                raise RequestFailed(Answer.BUSY, str(error), _NOT_RENEWED) from error
+            raise RequestFailed(Answer.REFUSED, str(error), _NO_CREDENTIALS) from error
+        return found
+
     async def ask(
         self,
         method: str,
@@ -262,7 +285,7 @@ class _Session(GCSFileSystem):  # type: ignore[misc] # gcsfs has no types
             async with self.session.request(
                 method,
                 target,
-                headers=self._get_headers(headers),
+                headers=headers,
                 data=None if data is None else io.BytesIO(data),
                 timeout=timeout,
                 allow_redirects=False,
@@ -273,11 +296,35 @@ class _Session(GCSFileSystem):  # type: ignore[misc] # gcsfs has no types
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             text = str(error) or type(error).__name__
             raise RequestFailed(Answer.BUSY, text, _NO_ANSWER) from error
-        # Of google.auth and requests, where credentials are renewed.
+        # Where the session is made, as with a client's certificate.
         except Exception as error:
-            if is_retriable(error) and not isinstance(error, HttpError):
-                raise RequestFailed(Answer.BUSY, str(error), _NO_ANSWER) from error
             raise RequestFailed(Answer.REFUSED, str(error), _NO_CREDENTIALS) from error
+
+
+def _renew(
+    held: GoogleCredentials, limits_s: tuple[float, float], early_s: float = _RENEWED_EARLY_S
+) -> None:
+    """Renew the credentials if they are about to expire.
+
+    In gcsfs's place, which waits two minutes for an answer, in one thread after the other. Raises
+    what google.auth does, and TimeoutError.
+    """
+
+    def are_fresh() -> bool:
+        return held.credentials is None or held._credentials_valid(early_s)  # noqa: SLF001
+
+    if are_fresh():
+        return
+    if not held.lock.acquire(timeout=sum(limits_s)):
+        raise TimeoutError("another thread waits for new credentials")
+    try:
+        if not are_fresh():
+            with requests.Session() as session:
+                held.credentials.refresh(partial(Request(session), timeout=limits_s))
+    except RefreshError as error:
+        raise HttpError({"code": 401, "message": str(error)}) from error
+    finally:
+        held.lock.release()
 
 
 async def _read_body(answer: aiohttp.ClientResponse) -> bytes:
