@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -14,7 +15,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from txnlog.errors import InvalidOption, StorageError, UnsupportedFilesystem
+from txnlog.errors import InvalidOption, InvalidTopic, StorageError, UnsupportedFilesystem
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.adapters.memory import MemoryStorage
@@ -238,6 +239,41 @@ def test_a_single_writers_listings_must_show_what_is_there(
             storage_options={"fo": str(tmp_path / "store.zip")},
             unsafe_single_writer=True,
         )
+
+
+class Folds(MemoryFileSystem):
+    """Finds a name in any case, as a share of Windows does."""
+
+    protocol = "folds"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        found, stripped = "", str(super()._strip_protocol(path))
+        for part in filter(None, stripped.split("/")):
+            above = f"{found}/"
+            there = {key.removeprefix(above).partition("/")[0] for key in cls._under(above)}
+            found = above + next((one for one in there if one.lower() == part.lower()), part)
+        return found
+
+    @classmethod
+    def _under(cls, above: str) -> Iterator[str]:
+        return (key for key in (*cls.store, *cls.pseudo_dirs) if key.startswith(above))
+
+
+fsspec.register_implementation("folds", Folds, clobber=True)
+
+
+@pytest.mark.parametrize("kind", ["folds", "nooptions"])
+def test_a_single_writers_disk_may_fold_case(kind: str) -> None:
+    """As a local disk: two spellings of a topic would be one log."""
+    store = open_store(f"{kind}://case", create=True, unsafe_single_writer=True)
+    store.topics.create("Orders")
+    if kind == "folds":
+        with pytest.raises(InvalidTopic, match="the disk does not tell upper from lower case"):
+            store.topics.create("orders")
+    else:
+        store.topics.create("orders")
+        assert store.topics.list() == ["Orders", "orders"]
 
 
 class TakesNoOptions(MemoryFileSystem):

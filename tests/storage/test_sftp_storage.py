@@ -14,6 +14,8 @@ import pytest
 from tests.support.storage.sftp_server import PASSWORD, SftpServer, run_sftp_server
 from txnlog.clock import SystemClock
 from txnlog.errors import (
+    InvalidTopic,
+    InvalidTransactionalId,
     ObjectNotFound,
     PutIfAbsentBroken,
     StorageError,
@@ -21,8 +23,10 @@ from txnlog.errors import (
 )
 from txnlog.log.create_once import create_once
 from txnlog.storage import open_storage
+from txnlog.storage.adapters.sftp import SftpStorage
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
+from txnlog.store import attach
 from txnlog.testing.conformance.interface import CHECKS, Check, long_listings_are_complete
 
 _COUNTER = itertools.count()
@@ -119,6 +123,34 @@ def test_the_probe_refuses_a_rename_that_overwrites(tmp_path: Path) -> None:
         url = f"sftp://127.0.0.1:{server.port}{tmp_path}/store"
         with pytest.raises(PutIfAbsentBroken, match="the same name was created twice"):
             probe(open_storage(url, server.options()))
+
+
+@pytest.mark.parametrize("folds", [False, True])
+def test_whether_the_servers_disk_folds_case_is_found_out(
+    tmp_path: Path, folds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the store's file, which is asked for once under two names."""
+    with run_sftp_server(tmp_path, folds=tmp_path / "s" if folds else None) as server:
+        storage = open_storage(f"sftp://127.0.0.1:{server.port}{tmp_path}/s", server.options())
+        assert not storage.folds_case()  # as far as is known without a store
+        store = attach(storage, create=True)
+        store.topics.create("Orders")
+        with monkeypatch.context() as patch:
+            patch.setattr(SftpStorage, "size", None)
+            assert storage.folds_case() == folds
+        if folds:
+            with pytest.raises(InvalidTopic, match="topics/Orders is there"):
+                store.topics.create("orders")
+        else:
+            store.topics.create("orders")
+        with store.producer(transactional_id="Job") as producer:
+            producer.init_transactions()
+        other = store.producer(transactional_id="job")
+        if folds:
+            with pytest.raises(InvalidTransactionalId, match="transactions/Job is there"):
+                other.init_transactions()
+        else:
+            other.init_transactions()
 
 
 def test_an_unknown_server_is_refused(server: SftpServer, tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ class Storage(ABC):
     def folds_case(self) -> bool:
         """Whether names that differ only in upper and lower case name the same object.
 
-        True of the usual disks of macOS and Windows, and of no object store.
+        True of the usual disks of macOS and Windows, also behind a server, and of no object store.
         """
         return False
 

@@ -65,17 +65,31 @@ class SftpServer:
 
 
 @contextmanager
-def run_sftp_server(folder: Path, *, honest: bool = True) -> Iterator[SftpServer]:
+def run_sftp_server(
+    folder: Path, *, honest: bool = True, folds: Path | None = None
+) -> Iterator[SftpServer]:
     """Run a server whose files are those of this machine.
 
     Args:
         folder: for the server's key.
         honest: a rename fails if the name is taken.
+        folds: below this folder names are found in any case, as on a Mac.
     """
     server = SftpServer()
 
     class Files(asyncssh.SFTPServer):
+        def map_path(self, path: bytes) -> bytes:
+            asked = Path(os.fsdecode(path))
+            if folds is None or not asked.is_relative_to(folds):
+                return path
+            found = folds
+            for part in asked.relative_to(folds).parts:
+                there = [one.name for one in found.iterdir()] if found.is_dir() else []
+                found /= next((one for one in there if one.lower() == part.lower()), part)
+            return os.fsencode(found)
+
         def rename(self, oldpath: bytes, newpath: bytes) -> None:
+            oldpath, newpath = self.map_path(oldpath), self.map_path(newpath)
             server.calls.append("rename")
             if honest:
                 os.link(oldpath, newpath)

@@ -22,6 +22,7 @@ from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.storage.adapters.connected import ConnectedStorage
 from txnlog.storage.base import Storage, Upload, check_name, may_be_listed
 from txnlog.storage.buffered_uploads import SpooledUpload
+from txnlog.storage.case_folding import CaseFolding
 from txnlog.storage.failure_messages import failure, secrets_of
 from txnlog.storage.spool import Spool
 
@@ -86,6 +87,7 @@ class SftpStorage(ConnectedStorage["SftpClient"]):
         super().__init__(url, given, secrets_of(given) | named)
         self._root = urlsplit(url).path.rstrip("/")
         self._fsync = fsync
+        self._case = CaseFolding()
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
         return type(self), (self.url, self._options, self._fsync)
@@ -96,6 +98,9 @@ class SftpStorage(ConnectedStorage["SftpClient"]):
     @property
     def server(self) -> tuple[str, str]:
         return "sftp", urlsplit(self.url).netloc
+
+    def folds_case(self) -> bool:
+        return self._case.of(self)
 
     def lists_whole_folders(self) -> bool:
         return True

@@ -17,6 +17,7 @@ from typing import Any
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Address, Storage, Upload, check_name, may_be_listed
 from txnlog.storage.buffered_uploads import SpooledUpload
+from txnlog.storage.case_folding import CaseFolding
 from txnlog.storage.failure_messages import failure, redact, redact_url, secrets_of
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.spool import Spool
@@ -44,12 +45,16 @@ class SingleWriterStorage(Storage):
         self._secrets = secrets_of(self._options) | ({user_info} if user_info else set())
         self._connected: tuple[int, Any, str] | None = None
         self.url = redact_url(self._given)
+        self._case = CaseFolding()
 
     def __reduce__(self) -> tuple[type[SingleWriterStorage], tuple[str, dict[str, Any]]]:
         return SingleWriterStorage, (self._given, self._options)
 
     def address(self) -> Address:
         return Address(self._given, self._options, unsafe_single_writer=True)
+
+    def folds_case(self) -> bool:
+        return self._case.of(self)
 
     def _connect(self) -> tuple[Any, str]:
         """The filesystem and the root's path in it: made when first used, again after a fork."""
