@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NoReturn
 from zipfile import ZipFile
@@ -16,6 +18,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from txnlog.errors import InvalidOption, InvalidTopic, StorageError, UnsupportedFilesystem
+from txnlog.names import TopicPartition
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.adapters.memory import MemoryStorage
@@ -23,7 +26,7 @@ from txnlog.storage.adapters.s3 import S3Storage
 from txnlog.storage.adapters.single_writer import SingleWriterStorage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.failure_messages import redact, redact_url, secrets_of
-from txnlog.store import open_store
+from txnlog.store import Store, open_store
 
 
 def test_local_paths_and_file_urls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,6 +242,74 @@ def test_a_single_writers_listings_must_show_what_is_there(
             storage_options={"fo": str(tmp_path / "store.zip")},
             unsafe_single_writer=True,
         )
+
+
+class _Served(SimpleHTTPRequestHandler):
+    """A folder, as ``python -m http.server`` shows it: whole files, whatever is asked for."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _ServedInRanges(_Served):
+    """With ranges, as most servers do."""
+
+    def do_GET(self) -> None:
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if asked is None:
+            return super().do_GET()
+        data = Path(self.translate_path(self.path)).read_bytes()[int(asked[1]) : int(asked[2]) + 1]
+        self.send_response(206)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+        return None
+
+
+@pytest.fixture(params=[_Served, _ServedInRanges], ids=["whole files", "ranges"])
+def web_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a folder, which anybody may read."""
+    handler = partial(request.param, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_store_is_read_from_any_web_server(tmp_path: Path, web_server: str) -> None:
+    """As it is on the disk: names that URLs quote, and records that share a file."""
+    here = open_store(tmp_path / "store", create=True)
+    here.topics.create("t", partitions=2)
+    with here.producer(transactional_id="my.job") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            for number in range(10):
+                producer.send("t", b"%d" % number, partition=number % 2)
+    here.consumer("t", group_id="my.group").commit({TopicPartition("t", 0): 3})
+    there = open_store(f"{web_server}/store", unsafe_single_writer=True)
+
+    def seen(store: Store) -> object:
+        polled = []
+        for number in range(2):
+            consumer = store.consumer(auto_offset_reset="earliest")
+            consumer.assign([TopicPartition("t", number)])
+            polled.append([(record.offset, record.value) for record in consumer.poll()])
+        return (
+            polled,
+            store.scan("t").to_arrow(),
+            store.groups.list(),
+            store.groups.describe("my.group").offsets,
+            [*map(str, store.transactions.list())],
+            store.transactions.describe("my.job").status,
+        )
+
+    assert seen(there) == seen(here)
+    for name, size in here.storage.list_all(""):
+        for start, stop in ((0, size), (1, 2), (size - 1, size), (size // 2, size + 9)):
+            expected = here.storage.get_range(name, start, stop)
+            assert there.storage.get_range(name, start, stop) == expected
 
 
 class Folds(MemoryFileSystem):

@@ -13,6 +13,7 @@ from contextlib import suppress
 from datetime import UTC
 from functools import partial
 from typing import Any
+from urllib.parse import quote, unquote
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Address, Storage, Upload, check_name, may_be_listed
@@ -45,6 +46,8 @@ class SingleWriterStorage(Storage):
         self._secrets = secrets_of(self._options) | ({user_info} if user_info else set())
         self._connected: tuple[int, Any, str] | None = None
         self.url = redact_url(self._given)
+        # Whose paths are quoted: names of groups and ids may have "%".
+        self._is_web = url.startswith(("http://", "https://"))
         self._case = CaseFolding()
 
     def __reduce__(self) -> tuple[type[SingleWriterStorage], tuple[str, dict[str, Any]]]:
@@ -86,6 +89,8 @@ class SingleWriterStorage(Storage):
         filesystem, root = self._connect()
         # Some filesystems keep listings whatever they are told.
         filesystem.invalidate_cache()
+        if self._is_web:
+            name = quote(name)
         return filesystem, f"{root}/{name}" if name else root
 
     def _failure(self, operation: str, name: str, error: BaseException) -> StorageError:
@@ -163,6 +168,8 @@ class SingleWriterStorage(Storage):
             raise ObjectNotFound(f"there is no {self.url}/{name}") from error
         except Exception as error:
             raise self._failure("reading", name, error) from error
+        if start is not None and stop is not None and len(data) > stop - start:
+            return data[start:stop]  # some web servers ignore ranges
         return data
 
     def size(self, name: str) -> int:
@@ -196,7 +203,9 @@ class SingleWriterStorage(Storage):
             return []
         except Exception as error:
             raise self._failure("listing", folder, error) from error
-        return [(item["name"].rstrip("/").rpartition("/")[2], item["type"]) for item in found]
+        last = [item["name"].rstrip("/").rpartition("/")[2] for item in found]
+        shown = map(unquote, last) if self._is_web else last
+        return [(name, item["type"]) for name, item in zip(shown, found, strict=True)]
 
     def list_names(self, folder: str, start_after: str = "") -> list[str]:
         names = [name for name, kind in self._list_entries(folder) if kind == "file"]
