@@ -81,6 +81,22 @@ def test_an_object_and_its_name_are_synced(storage: Storage, server: SftpServer)
         storage.confirm("a/c")
 
 
+def test_who_may_only_read_confirms(storage: Storage, server: SftpServer) -> None:
+    """By a handle for reading; what is not there is missing all the same."""
+    storage.put("a", b"x")
+    server.calls.clear()
+    server.read_only = True
+    try:
+        storage.confirm("a")
+        assert server.calls == ["fsync"]
+        with pytest.raises(ObjectNotFound):
+            storage.confirm("b")
+        with pytest.raises(StorageError, match="permission is denied"):
+            storage.put("c", b"x")
+    finally:
+        server.read_only = False
+
+
 def test_a_refused_create_leaves_no_temporary_file(storage: Storage, folder: Path) -> None:
     """Nor does one that won."""
     assert storage.put_if_absent("a", b"x")

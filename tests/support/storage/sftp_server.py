@@ -38,12 +38,14 @@ class SftpServer:
         port: on the loopback interface.
         known_hosts: a file with its key.
         calls: what was synced and renamed, in order.
+        read_only: nothing may be opened to be written.
         lose_renames: so many of the next ones take effect, and their answers are lost.
     """
 
     port: int = 0
     known_hosts: Path = Path()
     calls: list[str] = field(default_factory=list)
+    read_only: bool = False
     lose_renames: int = 0
     connections: list[asyncssh.SSHServerConnection] = field(default_factory=list)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
@@ -87,6 +89,11 @@ def run_sftp_server(
                 there = [one.name for one in found.iterdir()] if found.is_dir() else []
                 found /= next((one for one in there if one.lower() == part.lower()), part)
             return os.fsencode(found)
+
+        def open(self, path: bytes, pflags: int, attrs: asyncssh.SFTPAttrs) -> object:
+            if server.read_only and pflags & asyncssh.FXF_WRITE:
+                raise asyncssh.SFTPPermissionDenied("Permission denied")
+            return super().open(path, pflags, attrs)
 
         def rename(self, oldpath: bytes, newpath: bytes) -> None:
             oldpath, newpath = self.map_path(oldpath), self.map_path(newpath)

@@ -181,9 +181,16 @@ class SftpClient:
         """Make a file durable, if the server can; whether it is there."""
         channel = next(self._channels)
 
+        async def open_file() -> SFTPClientFile:
+            try:
+                return await channel.open(path, "r+b")
+            except (SFTPPermissionDenied, SFTPFailure):
+                # Who may only read can sync all the same, but on few systems.
+                return await channel.open(path, "rb")
+
         async def sync_file() -> bool:
             try:
-                file = await channel.open(path, "r+b")
+                file = await open_file()
             except _MISSING:
                 return False
             async with file:
