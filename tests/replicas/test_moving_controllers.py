@@ -293,6 +293,10 @@ def test_what_is_no_place_for_a_controller_is_refused(made: txnlog.Store, tmp_pa
         Replicas(made).move_controller(str(tmp_path / "plain"))
     with pytest.raises(InvalidOption, match="credentials"):
         Replicas(made).move_controller("s3://key:secret@bucket/x")
+    with pytest.raises(InvalidOption, match="is malformed"):
+        Replicas(made).move_controller("sftp://[host/x")
+    with pytest.raises(InvalidOption, match="is malformed"):
+        open_replicas(["s3://[x", str(tmp_path / "y")], controller=str(tmp_path / "c"), create=True)
     assert Replicas(made).describe().controller == str(tmp_path / "control")
 
 

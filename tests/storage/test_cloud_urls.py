@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -42,6 +43,15 @@ def test_urls_that_are_taken(url: str, options: dict[str, Any], shown: str) -> N
         ("gs://b/a", {"endpoint_url": "http://me:secret@host"}, "endpoint_url"),
         ("gs://b/a", {"token": "{not json"}, "service account"),
         ("gs://b/a", {"requests_timeout": "soon"}, "seconds"),
+        ("gs://b/a", {"requests_timeout": "nan"}, "seconds"),
+        ("gs://b/a", {"requests_timeout": 0}, "seconds"),
+        ("gs://b/a", {"endpoint_url": "localhost:9000"}, "endpoint_url must be a whole URL"),
+        ("s3://b/a", {"endpoint_url": "localhost:9000"}, "endpoint_url must be a whole URL"),
+        ("s3://b/a", {"client_kwargs": {"endpoint_url": "host"}}, "must be a whole URL"),
+        ("s3://b/a", {"endpoint_url": "http://host:99999"}, "endpoint_url: the port"),
+        ("gs://b/a", {"token": "/none/account.json"}, "token names no file"),
+        ("gs://b/a", {"token": '{"private_key": "secret"}'}, "lacks client_email, token_uri"),
+        ("gs://b/a", {"token": {"client_id": "secret"}}, "token lacks client_email, private_key"),
         ("gs://b/a", {"session_kwargs": "x"}, "JSON"),
         ("az://", {}, "needs a container"),
         ("az://c@somewhere/a", {}, "the account's host"),
@@ -50,10 +60,17 @@ def test_urls_that_are_taken(url: str, options: dict[str, Any], shown: str) -> N
         ("az://c/a//b", {}, "cannot be the name"),
         ("abfs://c@one.dfs.core.windows.net/a", {"account_name": "two"}, "another one"),
         ("az://c/a", {"timeout": "long"}, "whole number"),
+        ("az://c/a", {"connection_string": "very secret"}, "connection_string must be"),
+        ("az://c/a", {"connection_string": "AccountName=a;secret"}, "connection_string must be"),
+        ("az://c/a", {"connection_string": "AccountKey=secret"}, "connection_string must be"),
         ("sftp://host", {}, "needs host and path"),
         ("sftp:///a", {}, "needs host and path"),
         ("sftp://me:secret@host/a", {}, "storage_options"),
         ("sftp://host:x/a", {}, "port"),
+        ("sftp://host/a", {"port": 99999}, "option port"),
+        ("sftp://host/a", {"port": "0"}, "option port"),
+        ("sftp://host/a", {"client_keys": "/none/key"}, "client_keys .* /none/key"),
+        ("sftp://host/a", {"known_hosts": "/none/hosts"}, "known_hosts .* /none/hosts"),
         ("sftp://host/a/../b", {}, "cannot be the name"),
         ("sftp://host/a", {"pkey": "x"}, "takes the storage options username"),
         ("sftp://one@host/a", {"username": "two"}, "different values of username"),
@@ -66,14 +83,27 @@ def test_urls_that_are_refused(url: str, options: dict[str, Any], why: str) -> N
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("host", ["[::1", "host]", "ho\u2100st", "me:secret@[::1"])
+@pytest.mark.parametrize("place", ["sftp", "webhdfs", "swebhdfs", "hdfs", "ftp", "s3", "gs"])
+def test_a_malformed_host_is_our_own_error(place: str, host: str) -> None:
+    """In URLs and in endpoints: Python's own is a ValueError, which may show a password."""
+    is_bucket = place in ("s3", "gs")
+    options = {"endpoint_url": f"http://{host}:9000"} if is_bucket else {}
+    url = f"{place}://bucket/a" if is_bucket else f"{place}://{host}/a"
+    with pytest.raises(InvalidOption) as caught:
+        open_storage(url, options, unsafe_single_writer=place == "ftp")
+    assert "secret" not in str(caught.value)
+
+
 def test_options_may_be_strings() -> None:
     """As they come from Spark and from the command line."""
-    given = {"requester_pays": "true", "token": '{"type": "x"}', "requests_timeout": "2.5"}
+    token = {"client_id": "a", "client_secret": "b", "refresh_token": "c"}
+    given = {"requester_pays": "true", "token": json.dumps(token), "requests_timeout": "2.5"}
     storage = open_storage("gs://b/a", {**given, "session_kwargs": '{"trust_env": true}'})
     assert isinstance(storage, GcsStorage)
     assert storage.address().options == {
         "requester_pays": True,
-        "token": {"type": "x"},
+        "token": token,
         "requests_timeout": 2.5,
         "session_kwargs": {"trust_env": True},
     }

@@ -471,7 +471,12 @@ def test_signatures_of_azure_stay_secret(azure: Kind) -> None:
 
 def test_keys_of_google_stay_secret() -> None:
     """A service account that is invalid: the message says where to look, and shows nothing."""
-    token = {"type": "service_account", "private_key": "-----BEGIN very secret-----"}
+    token = {
+        "type": "service_account",
+        "client_email": "a@b",
+        "token_uri": "http://127.0.0.1:9",
+        "private_key": "-----BEGIN very secret-----",
+    }
     storage = open_storage("gs://test/secret", {"token": json.dumps(token)})
     with pytest.raises(
         StorageError, match=r"connecting to gs://test/secret failed.*token"

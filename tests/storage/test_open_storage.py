@@ -80,6 +80,19 @@ def test_urls_of_memory_and_s3() -> None:
     assert open_storage("s3://bucket").url == "s3://bucket"
 
 
+def test_a_relative_path_without_a_working_directory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was removed; absolute paths are fine."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(InvalidOption, match=r"a is a relative path, .* was removed"):
+        open_storage("a")
+    assert open_storage(str(tmp_path / "a")).url == str((tmp_path / "a").resolve())
+
+
 @pytest.mark.parametrize(
     "url",
     [

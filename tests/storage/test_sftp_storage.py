@@ -189,6 +189,15 @@ def test_a_wrong_password_is_not_shown(server: SftpServer, tmp_path: Path) -> No
     assert PASSWORD not in text
 
 
+def test_a_file_that_is_no_key_is_not_tried_again(server: SftpServer, tmp_path: Path) -> None:
+    """The message says which options to look at."""
+    (tmp_path / "key").write_text("no key")
+    options = server.options() | {"client_keys": str(tmp_path / "key")}
+    with pytest.raises(StorageError, match="client_keys and passphrase") as caught:
+        open_storage(f"sftp://127.0.0.1:{server.port}{tmp_path}/s", options).get("a")
+    assert not caught.value.retriable
+
+
 def test_nothing_listens() -> None:
     """An error that says so."""
     with pytest.raises(

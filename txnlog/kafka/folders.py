@@ -15,7 +15,7 @@ from txnlog.errors import InvalidOption, ObjectNotFound
 from txnlog.limits import MOST_OFFSETS
 from txnlog.names import SegmentPaths
 from txnlog.storage import open_storage
-from txnlog.storage.adapters.inside import Inside
+from txnlog.storage.adapters.inside import Inside, absolute
 from txnlog.storage.base import Storage
 from txnlog.storage.failure_messages import failure
 
@@ -153,7 +153,7 @@ def _split(path: str) -> tuple[str, str]:
     """The folder that holds ``path``, and its own name."""
     if "://" not in path:
         # Not resolved: that would follow a link, and the folder's own name is what counts.
-        path = os.path.abspath(Path(path).expanduser())  # noqa: PTH100
+        path = os.path.abspath(absolute(str(Path(path).expanduser())))  # noqa: PTH100
     parent, _, name = path.rstrip("/").rpartition("/")
     return parent or "/", name
 

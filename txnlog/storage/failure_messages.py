@@ -9,9 +9,10 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Collection, Mapping
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlunsplit
 
 from txnlog.errors import StorageError
+from txnlog.storage.urls import split_url
 from txnlog.storage.whole import TooLarge
 
 _HINTS = {
@@ -101,8 +102,8 @@ def redact(text: str, secrets: Collection[str] = ()) -> str:
 
 
 def redact_url(url: str) -> str:
-    """``url`` without user, password and query."""
-    parts = urlsplit(url)
+    """``url`` without user, password and query. Raises InvalidOption: it is malformed."""
+    parts = split_url(url)
     if not parts.scheme:
         return url
     host = parts.netloc.rpartition("@")[2]

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from urllib.parse import unquote
 
 from txnlog.errors import InvalidOption
-from txnlog.storage.adapters.inside import Inside, check_regular
+from txnlog.storage.adapters.inside import Inside, absolute, check_regular
 from txnlog.storage.failure_messages import failure
 from txnlog.storage.reach import is_here, server_of
 from txnlog.storage.whole import TooLarge, check_whole
@@ -31,7 +31,7 @@ def check_log(url: str, folder: str) -> None:
         return
     path = re.sub("^(file|local):(//[^/]*)?", "", url)
     for root in {path, unquote(path)}:  # libraries differ
-        inside = Inside(os.path.realpath(root))
+        inside = Inside(os.path.realpath(absolute(root)))
         try:
             with inside.scan(folder) as entries:
                 for entry in entries:

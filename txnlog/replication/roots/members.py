@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import ClassVar
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -27,6 +26,7 @@ from txnlog.storage.base import Storage, Upload
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.storage.reach import Reach
 from txnlog.storage.server_storage import ServerStorage
+from txnlog.storage.urls import split_url
 
 
 class OwnerMark(msgspec.Struct, frozen=True, tag_field="kind", tag="replica"):
@@ -255,7 +255,7 @@ class MemberOpener:
 
 def check_url(url: str) -> None:
     """Raises InvalidOption: it cannot be written down."""
-    parts = urlsplit(url)
+    parts = split_url(url, "the URL of a replica's root, or of the controller,")
     if "://" in url and ("@" in parts.netloc or parts.query):
         raise InvalidOption(
             "the URL of a replica's root, or of the controller, is written down, and must hold no "

@@ -53,6 +53,7 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
         )
     check_name(container + path[len(place) :].rstrip("/"))
     parsed = parse_options(options, booleans=_BOOLEANS, integers=_INTEGERS)
+    _check_connection(str(parsed.get("connection_string") or ""))
     return AzureStorage(url.rstrip("/"), parsed)
 
 
@@ -95,6 +96,16 @@ class AzureStorage(ObjectStore[ObjectClient]):
         from txnlog.storage.adapters.azure_client import AzureClient
 
         return partial(AzureClient, self._bucket, self._client_options)
+
+
+def _check_connection(text: str) -> None:
+    """Raise InvalidOption if a connection string, unless it is "", cannot be one."""
+    lacks_values = any("=" not in field for field in text.rstrip(";").split(";"))
+    if text and (lacks_values or not _fields_of(text).keys() & {"accountname", "blobendpoint"}):
+        raise InvalidOption(
+            "storage option connection_string must be as the portal shows it, "
+            "AccountName=...;AccountKey=... and so on"
+        )
 
 
 def _account_options(host: str, options: Mapping[str, Any]) -> dict[str, str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from txnlog.errors import InvalidOption
 from txnlog.storage.base import check_name
+from txnlog.storage.urls import port_of, split_url
 
 
 def bucket_path(url: str, service: str) -> str:
@@ -25,6 +24,14 @@ def bucket_path(url: str, service: str) -> str:
 
 
 def check_endpoint(endpoint_url: str, instead: str) -> None:
-    """Raise InvalidOption for one with credentials: errors of the HTTP client would show them."""
-    if urlsplit(endpoint_url).username is not None:
+    """Raise InvalidOption for one that is no URL of HTTP, if it is not "", or has credentials.
+
+    Errors of the HTTP client would show them.
+    """
+    what = "storage option endpoint_url"
+    parts = split_url(endpoint_url, what)
+    if parts.username is not None:
         raise InvalidOption(f"credentials do not belong in endpoint_url: use {instead}")
+    port_of(parts, what)
+    if endpoint_url and (parts.scheme not in ("http", "https") or not parts.hostname):
+        raise InvalidOption(f"{what} must be a whole URL, as in https://host:9000")

@@ -10,6 +10,8 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf
+from pathlib import Path
 from typing import Any
 
 from txnlog.errors import InvalidOption
@@ -18,6 +20,8 @@ from txnlog.storage.adapters.object_store import ObjectClient, ObjectStore
 from txnlog.storage.base import Storage
 from txnlog.storage.option_types import parse_options
 
+_SERVICE_FIELDS = {"client_email", "private_key", "token_uri"}
+_USER_FIELDS = {"client_id", "client_secret", "refresh_token"}
 _BOOLEANS = ("skip_instance_cache", "use_listings_cache")
 
 
@@ -39,23 +43,41 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
 
 def _parse_token(token: object) -> object:
     """A service account's JSON as a mapping; a path or the name of a method stays as it is."""
+    if isinstance(token, Mapping):
+        return _check_account(token)
+    if isinstance(token, str) and token.endswith(".json") and not Path(token).is_file():
+        raise InvalidOption(f"storage option token names no file: there is no {token} here")
     if not isinstance(token, str) or not token.lstrip().startswith("{"):
         return token
     try:
-        found: object = json.loads(token)
+        found: Mapping[str, object] = json.loads(token)
     except (ValueError, RecursionError):
         raise InvalidOption(
             "storage option token must be a service account's JSON, a path to one, or a method "
             "such as google_default"
         ) from None
-    return found
+    return _check_account(found)
+
+
+def _check_account(token: Mapping[str, object]) -> Mapping[str, object]:
+    """A service account's fields, or a user's. Raises InvalidOption: some are missing."""
+    lacking = [sorted(fields - token.keys()) for fields in (_SERVICE_FIELDS, _USER_FIELDS)]
+    if all(lacking):
+        raise InvalidOption(
+            f"storage option token lacks {', '.join(lacking[0])}: give the whole JSON of a service "
+            "account's key"
+        )
+    return token
 
 
 def _parse_seconds(value: object) -> float:
     try:
-        return float(str(value))
+        seconds = float(str(value))
     except ValueError:
-        raise InvalidOption("storage option requests_timeout must be a number of seconds") from None
+        seconds = 0.0
+    if not 0 < seconds < inf:
+        raise InvalidOption("storage option requests_timeout must be a number of seconds")
+    return seconds
 
 
 class GcsStorage(ObjectStore[ObjectClient]):

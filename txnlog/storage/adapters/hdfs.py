@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.storage.adapters.connected import ConnectedStorage
@@ -24,6 +23,7 @@ from txnlog.storage.base import Upload, check_name, for_each, may_be_listed
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.failure_messages import failure
 from txnlog.storage.spool import Spool
+from txnlog.storage.urls import port_of, split_url
 
 T = TypeVar("T")
 
@@ -118,8 +118,7 @@ class HdfsStorage(ConnectedStorage[HdfsClient]):
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         super().__init__(check_url(url), options)
-        parts = urlsplit(self.url)
-        self._host = parts.netloc
+        self._host = split_url(self.url).netloc
         # Not unquoted, as in Hadoop: '%' is a part of a name.
         self._root = "/" + self.url.partition("://")[2].partition("/")[2]
 
@@ -345,6 +344,7 @@ def check_url(url: str) -> str:
         raise InvalidOption(
             f"credentials and queries do not belong in an {scheme} URL: use storage_options"
         )
+    port_of(split_url(f"{scheme}://{host}"), f"an {scheme} URL")
     if not host or not path.strip("/"):
         raise InvalidOption(f"an {scheme} URL needs a host and a folder: {scheme}://host/folder")
     check_name(path.strip("/"))

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from txnlog.errors import InvalidOption
+
 
 def _flags(*names: str) -> int:
     """These flags of ``os.open``, as far as the system has them."""
@@ -106,6 +108,20 @@ def check_regular(about: os.stat_result, name: str) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     number = errno.ELOOP if kind == stat.S_IFLNK else errno.ENXIO
     raise NotAFile(number, f"{name} is {_KINDS.get(kind, 'no file')}, and not a file")
+
+
+def absolute(path: str) -> str:
+    """A path from the root of all.
+
+    Raises InvalidOption: it is relative, and there is no working directory any more.
+    """
+    try:
+        return str(Path(path).absolute())
+    except FileNotFoundError:
+        raise InvalidOption(
+            f"{path} is a relative path, and the folder that this process works in was removed: "
+            "give an absolute one"
+        ) from None
 
 
 class Inside:

@@ -24,7 +24,7 @@ from typing import Self
 from txnlog.errors import ObjectNotFound, UnsupportedFilesystem
 from txnlog.storage.adapters import inside
 from txnlog.storage.adapters.held_folders import HeldFolder, forget_let_go, hold_folder
-from txnlog.storage.adapters.inside import Inside, open_folder_above
+from txnlog.storage.adapters.inside import Inside, absolute, open_folder_above
 from txnlog.storage.base import Address, Storage, Upload, check_name, may_be_listed
 from txnlog.storage.failure_messages import failure
 from txnlog.storage.spool import write_all
@@ -56,7 +56,7 @@ class LocalStorage(Storage):
 
     def __init__(self, root: str, fsync: bool = True, links_to: Sequence[str] = ()) -> None:
         # Resolved once: a link put in place of the root later leads nobody elsewhere.
-        self._root = Path(os.path.realpath(root))
+        self._root = Path(os.path.realpath(absolute(root)))
         self._fsync = fsync
         self._links_to = tuple(os.path.realpath(one) for one in links_to)
         self._inside = Inside(str(self._root), self._links_to)

@@ -25,6 +25,7 @@ from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.case_folding import CaseFolding
 from txnlog.storage.failure_messages import failure, secrets_of
 from txnlog.storage.spool import Spool
+from txnlog.storage.urls import port_of, split_url
 
 if TYPE_CHECKING:
     from txnlog.storage.adapters.sftp_client import SftpClient
@@ -34,20 +35,18 @@ T = TypeVar("T")
 _TEMPORARY = ".tmp"
 _RENAME_ATTEMPTS = 20
 """How often a folder may be pruned under a rename before we give up."""
+_MOST_PORT = 65535
 _OPTIONS = ("username", "password", "port", "client_keys", "passphrase", "known_hosts")
 
 
 def open_url(url: str, options: Mapping[str, object]) -> Storage:
     """The storage at ``sftp://user@host:port/absolute/path``; see ``registry``."""
-    parts = urlsplit(url)
+    parts = split_url(url)
     if parts.password is not None or "?" in url or "#" in url:
         raise InvalidOption(
             "passwords and queries do not belong in an SFTP URL: use storage_options"
         )
-    try:
-        port = parts.port
-    except ValueError:
-        raise InvalidOption("the port of an SFTP URL must be a number") from None
+    port = port_of(parts, "an SFTP URL")
     if not parts.hostname or not parts.path.strip("/"):
         raise InvalidOption("an SFTP URL needs host and path, as in sftp://user@host/data/store")
     check_name(parts.path.strip("/"))
@@ -57,12 +56,26 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
             f"sftp:// takes the storage options {', '.join(_OPTIONS)}, not {', '.join(unknown)}"
         )
     given = dict(options)
-    if "port" in given and not re.fullmatch(r"\d{1,5}", str(given["port"])):
-        raise InvalidOption("storage option port must be a whole number")
+    given_port = str(given.get("port", 22))
+    if not re.fullmatch(r"\d{1,5}", given_port) or not 0 < int(given_port) <= _MOST_PORT:
+        raise InvalidOption(f"storage option port must be a whole number up to {_MOST_PORT}")
+    for name in ("client_keys", "known_hosts"):
+        _check_file(name, given.get(name))
     for name, told in (("username", parts.username), ("port", port)):
         if told is not None and str(given.get(name, told)) != str(told):
             raise InvalidOption(f"URL and storage options name different values of {name}")
     return SftpStorage(url.rstrip("/"), given)
+
+
+def _check_file(name: str, path: object) -> None:
+    """Raise InvalidOption if an option names no file; who tries again would do so in vain."""
+    if isinstance(path, str) and path.lower() != "none":
+        try:
+            found = Path(path).expanduser().is_file()
+        except (OSError, RuntimeError, ValueError):
+            found = False
+        if not found:
+            raise InvalidOption(f"storage option {name} is the path of a file: {path} is none here")
 
 
 class SftpStorage(ConnectedStorage["SftpClient"]):

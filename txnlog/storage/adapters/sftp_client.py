@@ -250,6 +250,7 @@ def is_retriable(error: BaseException) -> bool:
         asyncssh.PermissionDenied,
         asyncssh.HostKeyNotVerifiable,
         FileExistsError,
+        ValueError,
     )
     return not isinstance(error, refused)
 
@@ -261,7 +262,7 @@ def hint_for(error: BaseException) -> str | None:
             "the server's key is not known: add it by `ssh-keyscan HOST >> ~/.ssh/known_hosts` "
             "after checking it, or name a file as the storage option known_hosts"
         )
-    if isinstance(error, asyncssh.PermissionDenied):
+    if isinstance(error, (asyncssh.PermissionDenied, ValueError)):
         return "check username, password, client_keys and passphrase in storage_options"
     if isinstance(error, SFTPPermissionDenied):
         return "permission is denied: the user needs to write to that folder"

@@ -15,6 +15,7 @@ from txnlog.errors import InvalidOption
 from txnlog.storage.adapters.hdfs import HdfsClient, HdfsStorage, check_url
 from txnlog.storage.base import Storage
 from txnlog.storage.option_types import parse_options
+from txnlog.storage.urls import port_of, split_url
 
 _OPTIONS = frozenset(
     {
@@ -68,7 +69,9 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
     verify = parsed.get("session_verify")
     if isinstance(verify, str) and verify.strip().lower() in ("true", "false"):
         parsed["session_verify"] = verify.strip().lower() == "true"
-    return WebHdfsStorage(url, parsed)
+    storage = WebHdfsStorage(url, parsed)
+    storage.namenodes()  # to say at once that one is malformed
+    return storage
 
 
 def _login() -> str:
@@ -88,14 +91,20 @@ class WebHdfsStorage(HdfsStorage):
         return partial(WebHdfsClient, self.namenodes(), self._options)
 
     def namenodes(self) -> list[str]:
-        """The address of each NameNode, as in ``http://host:9870``."""
+        """The address of each NameNode, as in ``http://host:9870``. Raises InvalidOption."""
         secure = self.url.startswith("swebhdfs") or self._options.get("use_https")
         scheme = "https" if secure else "http"
         given = str(self._options.get("namenodes") or self._host)
         hosts = [host.strip() for host in given.split(",") if host.strip()]
         port = _DEFAULT_PORTS[scheme]
         # An IPv6 address has colons within its brackets.
-        return [
+        found = [
             f"{scheme}://{host}" if ":" in host.rpartition("]")[2] else f"{scheme}://{host}:{port}"
             for host in hosts
         ]
+        for address in found:
+            what = "storage option namenodes"
+            port_of(parts := split_url(address, what), what)
+            if not parts.hostname or parts.path:
+                raise InvalidOption(f"{what} must be HOST:PORT, or several with commas between")
+        return found
