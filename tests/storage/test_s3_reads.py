@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.storage.scripted_s3 import Scripted, error, half_a_body, scripted_server, success
 from txnlog.clock import SystemClock
-from txnlog.errors import ObjectNotFound
+from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.s3 import S3Storage
 from txnlog.storage.adapters.s3_reads import _pattern_of
@@ -292,3 +292,28 @@ def test_a_listing_does_not_guess_what_times_are(
     found_ms = storage.modified_ms("a")
     assert found_ms is not None
     assert abs(found_ms - time.time() * 1000) < 60_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "marker", "look"),
+    [
+        ("ListBucketResult", "NextContinuationToken", lambda one: one.list_names("a")),
+        ("ListBucketResult", "NextContinuationToken", lambda one: [*one.list_all("a")]),
+        (
+            "ListMultipartUploadsResult",
+            "NextKeyMarker",
+            lambda one: [*one.list_unfinished_uploads()],
+        ),
+    ],
+    ids=["names", "all", "uploads"],
+)
+def test_a_listing_that_is_cut_without_a_marker_is_an_error_of_our_own(
+    kind: str, marker: str, look: Callable[[S3Storage], object]
+) -> None:
+    """What was listed so far is not all, and nothing says where to go on."""
+    body = f"<{kind}><IsTruncated>true</IsTruncated></{kind}>".encode()
+    with (
+        scripted_server(says(body), says(body)) as (storage, _),
+        pytest.raises(StorageError, match=f"has cut a listing, and its answer has no {marker}"),
+    ):
+        look(storage)

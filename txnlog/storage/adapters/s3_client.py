@@ -145,7 +145,7 @@ class S3Client(ObjectClient):
         return ListingPage(
             [(item["Key"], int(item["Size"])) for item in page.get("Contents", ())],
             [item["Prefix"] for item in page.get("CommonPrefixes", ())],
-            page["NextContinuationToken"] if page.get("IsTruncated") else None,
+            _next_of(page, "NextContinuationToken") if page.get("IsTruncated") else None,
         )
 
     def delete(self, key: str) -> None:
@@ -182,7 +182,7 @@ class S3Client(ObjectClient):
             yield page
             if not page.get("IsTruncated"):
                 return
-            arguments |= {marker: page[f"Next{marker}"] for marker in markers}
+            arguments |= {marker: _next_of(page, f"Next{marker}") for marker in markers}
 
     def _ask_about_upload(self, request: str, **arguments: str) -> dict[str, Any]:
         """The answer; an empty one if the upload is over."""
@@ -198,6 +198,18 @@ class S3Client(ObjectClient):
         with _judging():
             answer: dict[str, Any] = self.files.call_s3(request, Bucket=self._bucket, **arguments)
         return answer
+
+
+def _next_of(page: Mapping[str, Any], marker: str) -> str:
+    """Where a listing goes on that was cut. Raises RequestFailed: the server does not say."""
+    found: str | None = page.get(marker)
+    if found is None:
+        raise RequestFailed(
+            Answer.REFUSED,
+            f"the server has cut a listing, and its answer has no {marker}",
+            "it does not speak S3 as others do: ask its makers, or take another server",
+        )
+    return found
 
 
 def _range_of(part: tuple[int, int] | None) -> str | None:
