@@ -7,10 +7,14 @@ import random
 import pyarrow as pa
 import pytest
 
+from tests.support.log.settling import settle_early
+from tests.support.steps import append
 from txnlog.names import TopicPartition
 from txnlog.replication import Standby
+from txnlog.replication.standby.data_files import DataFileCopier
 from txnlog.replication.standby.follower import Follower
 from txnlog.replication.standby.standby_storage import find_at
+from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 
@@ -121,3 +125,27 @@ def test_a_standby_holds_what_its_source_does(seed: int) -> None:
             producer.send("plain", b"%d" % number)
     store.maintain()
     check(store)
+
+
+def test_manifests_that_a_killed_round_has_left_are_made_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was killed between a put and its sync; whoever has copied them asks no second time."""
+    settle_early(monkeypatch)
+    source, target = HeapStorage(like_disk=True), CountingStorage(HeapStorage(like_disk=True))
+    store = attach(source, create=True, clock=VirtualClock())
+    store.topics.create("t")
+    for number in range(9):
+        append(store, b"%d" % number)
+    listing = store.logs.topic("t").manifests.newest()
+    assert listing is not None
+    assert isinstance(target.inner, HeapStorage)
+    with target.inner.failing_sync():
+        DataFileCopier(source, target).copy_manifests("t", listing)
+    assert len(target.inner.unsynced) == len(listing.files)
+    copier = DataFileCopier(source, target)
+    copier.copy_manifests("t", listing)
+    assert target.inner.unsynced == []
+    target.take()
+    copier.copy_manifests("t", listing)
+    assert target.take() == {"list": 1}

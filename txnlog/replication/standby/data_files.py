@@ -41,6 +41,7 @@ class DataFileCopier:
         self._reached: dict[str, int] = {}  # by topic: data of earlier entries is copied
         self._there: dict[str, set[str]] = {}  # by topic: files copied beyond that
         self._is_known: set[str] = set()  # topics without files of failed attempts
+        self._manifests: dict[str, set[str]] = {}  # by topic: those known to be durable
         self.lost: set[str] = set()
         """Files that the source should have, but lacks."""
         self._looked_for = ""
@@ -87,13 +88,18 @@ class DataFileCopier:
         self._reached.pop(topic, None)
         self._there.pop(topic, None)
         self._is_known.discard(topic)
+        self._manifests.pop(topic, None)
 
     def copy_manifests(self, topic: str, listing: ManifestList) -> None:
         """Copy the files that a manifest list names. Raises SourceMoved, StorageError."""
         folder = names.topic_manifests(topic)
-        there = {*self._target.list_names(folder)}
+        there = listing.files & {*self._target.list_names(folder)}
+        # A killed or failed round may have left them, not durable yet.
+        unsure = sorted(there - self._manifests.get(topic, set()))
+        self._target.gather(partial(self._target.confirm, f"{folder}/{name}") for name in unsure)
         if [*self._copy([f"{folder}/{name}" for name in sorted(listing.files - there)])]:
             raise SourceMoved(f"{folder} was tidied up while it was read")
+        self._manifests[topic] = listing.files
 
     def _left_over(self, topic: str, wanted: Iterable[str], *, is_first: bool) -> set[str]:
         """Return which of these files a killed or failed attempt has copied.
