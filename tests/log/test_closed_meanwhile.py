@@ -129,3 +129,23 @@ def test_a_log_is_cleaned_though_something_is_always_undecided(
     log = store.logs.topic("t")
     assert log.next_entry > 120
     assert log.log.listing().entries[0] > 60
+
+
+def test_whose_time_is_over_does_not_say_that_nothing_was_written(
+    store: Store, overtaken: Overtaken, sleeper: Store
+) -> None:
+    """Its first entry was closed before it looked, and the time is over after that."""
+    append(store, b"a", b"b")
+    group = store.logs.group("g")
+    group.commit([OffsetCommit("t", 0, 2)])
+
+    def go_on() -> None:
+        for _ in range(MANY):
+            group.commit([OffsetCommit("t", 1, 0)])
+            group.checkpoint_if_due()
+        store.logs.clock.sleep(3_600)
+
+    overtaken.folder, overtaken.others = "groups/g/", go_on
+    with pytest.raises(StorageError, match=r"which was put, may or may not count: try again"):
+        sleeper.logs.group("g").commit([OffsetCommit("t", 0, 1)])
+    assert found_offset(another(store)) == 1

@@ -436,7 +436,10 @@ class StateLog(Generic[EntryT, StateT]):
                 if self._dropped:
                     in_doubt = attempted
                 turns.lose(attempted)
-                turns.check_in_time(f"{self.kind} {self.name!r}", "nothing was written")
+                outcome = "nothing was written"
+                if in_doubt is not None:
+                    outcome = f"{self.log.path(in_doubt)}, which was put, may or may not count"
+                turns.check_in_time(f"{self.kind} {self.name!r}", outcome)
                 turns.pause(asked=False)
 
     def put_next(self, entry: EntryT) -> int | None:
