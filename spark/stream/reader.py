@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from txnlog.storage.base import Storage
 
 
-_UNKNOWN = StreamOffset.initial({}, {})
-"""Where a query begins of which that cannot be told; or where it begins without any topic."""
+_UNKNOWN = {**StreamOffset({}, {}).to_json(), "unknown": True}
+"""Where a query begins of which that cannot be told. One that has found no topic yet has read up to
+offsets of none, which its checkpoint may hold: topics that come later are read from their start."""
 
 
 class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -70,7 +71,7 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             return self._planner.initial().to_json()
         except TxnlogError:
-            return _UNKNOWN.to_json()
+            return dict(_UNKNOWN)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end: this run reads only what exists now."""
@@ -88,9 +89,7 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Everything before ``start`` is done: that is told to the group here, since Spark calls
         ``commit`` only when it has planned another batch, and so never for the last one.
         """
-        done = StreamOffset.parse(start)
-        if done == _UNKNOWN:
-            done = self._planner.initial()
+        done = self._planner.initial() if start == _UNKNOWN else StreamOffset.parse(start)
         self._planner.commit_group(done)
         # A limit of Spark's holds one of our two; it asks for all where ours must not count.
         rates = MicroBatchLimits() if isinstance(limit, ReadAllAvailable) else self._options.rates

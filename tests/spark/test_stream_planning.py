@@ -281,6 +281,32 @@ def test_the_first_batch_is_the_same_after_a_kill(store: Store) -> None:
     assert spans(restarted.ranges(end, following)) == {"in:0": [(8, 12)], "in:1": [(8, 12)]}
 
 
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+@reads_streams
+def test_a_query_that_began_without_topics_reads_later_ones_from_their_start(
+    store: Store, starting: str
+) -> None:
+    """Also after a restart: the checkpoint holds offsets of none, as beside another source."""
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    from txnlog.spark.source import TxnlogDataSource
+
+    def query() -> Any:
+        source = TxnlogDataSource(
+            {"path": store.url, "subscribePattern": "x-.*", "startingOffsets": starting}
+        )
+        return source.streamReader(source.schema())
+
+    first = query()
+    done = first.latestOffset(first.initialOffset(), ReadAllAvailable())
+    store.topics.create("x-1")
+    fill(store, "x-1", 2, partitions=1)
+    for reader in (first, query()):
+        end = reader.latestOffset(json.loads(json.dumps(done)), ReadAllAvailable())
+        (task,) = reader.partitions(done, end)
+        assert spans(task.ranges) == {"x-1:0": [(0, 2)]}
+
+
 @pytest.mark.parametrize(
     ("options", "is_deleted"),
     [
