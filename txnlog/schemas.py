@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -32,7 +33,7 @@ from txnlog.errors import (
 from txnlog.limits import AnyNumber, Counter, EncodedSchema, LongName
 from txnlog.log.open_logs import Logs
 from txnlog.producer import Producer
-from txnlog.snapshot import take_snapshot
+from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.values.codecs import Codec, parse_schema
 from txnlog.values.compatibility import (
     DEFAULT_MODE,
@@ -107,6 +108,11 @@ class _State:
     def mode(self, subject: str | None) -> Compatibility:
         return self.modes.get(subject, self.modes.get(None, DEFAULT_MODE))
 
+    def by_id(self, schema_id: int) -> RegisteredSchema:
+        if schema_id not in self.ids:
+            raise UnknownSchema(f"there is no schema with id {schema_id} in topic {TOPIC}")
+        return self.ids[schema_id]
+
     def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
         mine = self.versions.get(subject, {})
         if version is None and mine:
@@ -160,9 +166,7 @@ class SchemaAdmin:
         """
         if schema_id not in self._known.ids:
             self._known = self._read()
-        if schema_id not in self._known.ids:
-            raise UnknownSchema(f"there is no schema with id {schema_id} in topic {TOPIC}")
-        return self._known.ids[schema_id]
+        return self._known.by_id(schema_id)
 
     def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
         """A version of a subject; None: the newest that is not deleted.
@@ -193,6 +197,13 @@ class SchemaAdmin:
             state.version(subject)
         chosen = sorted(among) if subject is None else [subject]
         return [one for name in chosen for _, one in sorted(among[name].items())]
+
+    def pinned(self) -> PinnedSchemas:
+        """The schemas as they are now: what is registered or deleted later is none of theirs."""
+        try:
+            return PinnedSchemas(self._logs, take_snapshot(self._logs, [TOPIC]).token())
+        except UnknownTopicOrPartition:
+            return PinnedSchemas(self._logs, None)
 
     def compatibility(self, subject: str | None = None) -> Compatibility:
         """The mode of a subject; None: of those that have none of their own."""
@@ -352,30 +363,11 @@ class SchemaAdmin:
     # -- the topic -------------------------------------------------------------------------------
 
     def _read(self) -> _State:
-        """The state of now. Raises InvalidRecord: a record is none of a registry's."""
+        """The state of now. Raises what :func:`_state_in` does."""
         try:
-            snapshot = take_snapshot(self._logs, [TOPIC])
+            return _state_in(take_snapshot(self._logs, [TOPIC]))
         except UnknownTopicOrPartition:
             return _State()
-        if len(snapshot.partitions(TOPIC)) > 1 or snapshot.view(TOPIC).schema is not None:
-            raise InvalidOption(
-                f"topic {TOPIC} has columns, or more than one partition: it was not made by "
-                "`txnlog schemas add`, nor by a registry of Kafka's"
-            )
-        state = _State()
-        for batch in snapshot.scan(TOPIC, columns=["key", "value", "offset"]).to_batches():
-            for key, value, offset in zip(*map(pa.Array.to_pylist, batch.columns), strict=True):
-                try:
-                    _fold(state, key, value)
-                except (ValueError, RecursionError, InvalidOption) as error:
-                    raise InvalidRecord(
-                        f"{TOPIC}:0 has a record at offset {offset} that is none of a schema "
-                        f"registry's: {error}"
-                    ) from error
-        for versions in (*state.versions.values(), *state.deleted.values()):
-            for one in versions.values():
-                state.ids.setdefault(one.id, one)
-        return state
 
     def _change(self, decide: Callable[[_State], tuple[_Records, Any]]) -> Any:  # noqa: ANN401
         """Write what follows from the state, while nobody else changes it."""
@@ -414,7 +406,62 @@ class SchemaAdmin:
             return
 
 
+class PinnedSchemas:
+    """The schemas that a store had at one time: whoever asks, and whenever, gets the same answer.
+
+    ``token`` is that of a snapshot of the topic; None: there was none.
+    """
+
+    def __init__(self, logs: Logs, token: str | None) -> None:
+        self._logs = logs
+        self._token = token
+
+    def __reduce__(self) -> tuple[type[PinnedSchemas], tuple[object, ...]]:
+        return PinnedSchemas, (self._logs, self._token)
+
+    def by_id(self, schema_id: int) -> RegisteredSchema:
+        """The schema with an id. Raises UnknownSchema; SnapshotExpired: what it said is deleted."""
+        return self._state.by_id(schema_id)
+
+    def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
+        """A version of a subject; None: the newest of then. Raises what :meth:`by_id` does."""
+        return self._state.version(subject, version)
+
+    def pinned(self) -> PinnedSchemas:
+        """These."""
+        return self
+
+    @cached_property
+    def _state(self) -> _State:
+        if self._token is None:
+            return _State()
+        return _state_in(take_snapshot(self._logs, [TOPIC], at=self._token))
+
+
 _Records = Sequence[tuple[bytes, bytes | None]]
+
+
+def _state_in(snapshot: Snapshot) -> _State:
+    """What the topic says in a snapshot. Raises InvalidRecord: a record is none of a registry's."""
+    if len(snapshot.partitions(TOPIC)) > 1 or snapshot.view(TOPIC).schema is not None:
+        raise InvalidOption(
+            f"topic {TOPIC} has columns, or more than one partition: it was not made by "
+            "`txnlog schemas add`, nor by a registry of Kafka's"
+        )
+    state = _State()
+    for batch in snapshot.scan(TOPIC, columns=["key", "value", "offset"]).to_batches():
+        for key, value, offset in zip(*map(pa.Array.to_pylist, batch.columns), strict=True):
+            try:
+                _fold(state, key, value)
+            except (ValueError, RecursionError, InvalidOption) as error:
+                raise InvalidRecord(
+                    f"{TOPIC}:0 has a record at offset {offset} that is none of a schema "
+                    f"registry's: {error}"
+                ) from error
+    for versions in (*state.versions.values(), *state.deleted.values()):
+        for one in versions.values():
+            state.ids.setdefault(one.id, one)
+    return state
 
 
 def _check_subject(subject: object) -> None:

@@ -11,6 +11,7 @@ from pyarrow import types
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
 
 from txnlog.errors import InvalidOption
+from txnlog.spark.batch.determinism import BY_CHANCE
 from txnlog.spark.batch.typed_rows import arrow_type, spark_type
 from txnlog.spark.options.columns import meant_names
 from txnlog.values import ValueReader
@@ -89,6 +90,11 @@ def decode_values(
     For streams, and for any rows that are as those of Spark's Kafka source; ``read`` and
     ``txn.read`` take ``values`` instead.
 
+    A batch is pinned: what is a dead letter, because its schema is not known, is one each time the
+    frame is computed, also when the schema is registered in between. A stream is not, nor is what a
+    registry by HTTP decodes: two writes of a block that share such rows are refused, since rows
+    could be in neither. In ``foreach_batch`` decode the batch, once, instead of the stream.
+
     Args:
         records: a batch or a stream with the column ``value``. Of ``key``, ``topic``,
             ``partition``, ``offset``, ``timestamp`` and ``headers`` what is there is kept, with
@@ -103,6 +109,7 @@ def decode_values(
 
     Raises:
         InvalidOption: there is no column ``value`` of bytes, or none of a name in ``columns``.
+        StorageError: the schemas cannot be read.
     """
     names = _names_of(columns)
     there = {field.name: field for field in records.schema.fields}
@@ -117,13 +124,17 @@ def decode_values(
         records = records.select(*needed)
     # What a write looks for in columns of a read is in those that are made of them, too.
     metadata = dict(there[needed[0]].metadata or {})
+    pinned = None if records.isStreaming else reader.pinned()
+    if pinned is None:
+        of = "of a stream" if records.isStreaming else f"with {type(reader.schemas).__name__}"
+        metadata[BY_CHANCE] = f"decode_values() {of}"
     schema = StructType(
         [
             StructField(name, _spark_type(name, found.field(name).type), metadata=metadata)
             for name in chosen
         ]
     )
-    return records.mapInArrow(_decoder(reader, schema), schema)
+    return records.mapInArrow(_decoder(pinned or reader, schema), schema)
 
 
 def _names_of(columns: str | Sequence[str] | None) -> tuple[str, ...] | None:

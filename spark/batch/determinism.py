@@ -10,6 +10,9 @@ expressions give the same value each time. Two kinds do not:
                     in the same order, so not behind a shuffle, which fetches as it can. So it is
                     with ``sample`` and, unless the rows are sorted, with ``limit``
 
+To Catalyst a function that maps batches is always deterministic. One that is not says so in the
+metadata of its columns, under ``BY_CHANCE``.
+
 A checkpoint (``localCheckpoint()`` too) ends what must be computed again. The batch that Spark
 gives to ``foreachBatch`` does not: it is an RDD of the query's plan, of which its own has nothing.
 """
@@ -20,11 +23,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark.sql.types import StructType
+
 from txnlog.spark.batch.catalyst import Java, analyzed_plan, kind, sequence
 from txnlog.spark.batch.provenance import QUERY_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+BY_CHANCE = "txnlog.by-chance"
+"""In the metadata of what ``mapInArrow`` returns: the name of what need not repeat."""
 
 _BY_POSITION = {
     "InputFileBlockLength",
@@ -110,6 +118,9 @@ def _in_plan(plan: Java) -> Iterator[Chance]:
     # These have no expression that says so, and take rows by their position, too.
     if kind(plan) in _TAKERS and not all(map(_keeps_order, below)):
         yield Chance(f"{_TAKERS[kind(plan)]}()", plan.canonicalized())
+    if kind(plan) == "MapInArrow":
+        marked = [c.metadata() for c in sequence(plan.output()) if c.metadata().contains(BY_CHANCE)]
+        yield from (Chance(m.getString(BY_CHANCE), plan.canonicalized()) for m in marked[:1])
     if not plan.deterministic():
         for expression in sequence(plan.expressions()):
             if not expression.deterministic():
@@ -194,4 +205,12 @@ def _in_request(frame: DataFrame) -> list[Chance]:
                 function = getattr(parts["_function"], "_func", None)
                 chance = Chance(f"{parts['_function_name']}()", function)
                 found += [chance] if chance not in found else []
+            found += _marked(parts.get("_output_type"), parts.get("_func"))
     return found
+
+
+def _marked(output: object, function: object) -> list[Chance]:
+    """A function that maps batches, if its columns say that it need not repeat."""
+    fields = output.fields if isinstance(output, StructType) else []
+    names = [field.metadata[BY_CHANCE] for field in fields if BY_CHANCE in field.metadata]
+    return [Chance(name, function) for name in names[:1]]

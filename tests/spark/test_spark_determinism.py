@@ -13,13 +13,14 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DoubleType
+from pyspark.sql.types import DoubleType, StructField, StructType
+from pyspark.util import PythonEvalType
 
 from tests.spark.spark_helpers import fill, load, numbers, stored
 from txnlog import Store
 from txnlog.errors import InvalidOption
 from txnlog.spark import SparkTransaction, foreach_batch, transaction
-from txnlog.spark.batch.determinism import Chance, chances
+from txnlog.spark.batch.determinism import BY_CHANCE, Chance, chances
 
 
 def drawn() -> Column:
@@ -84,7 +85,8 @@ def test_what_need_not_repeat_through_connect() -> None:
     if find_spec("grpc") is None:
         pytest.skip("Spark Connect is not installed")
     from pyspark.sql.connect import functions as cf
-    from pyspark.sql.connect.plan import Filter, Join, Project, Range
+    from pyspark.sql.connect.plan import Filter, Join, MapPartitions, Project, Range
+    from pyspark.sql.connect.udf import UserDefinedFunction
 
     def chances_of(plan: object) -> list[Chance]:
         frame: Any = SimpleNamespace(_plan=plan)
@@ -105,6 +107,12 @@ def test_what_need_not_repeat_through_connect() -> None:
     assert chances_of(Filter(joined, function(random.random)() < 1)) == [found]
     (other,) = chances_of(Project(rows, [function(random.gauss)()]))
     assert other != found
+    of_batches = PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+    for marks in ({}, {BY_CHANCE: "decode_values()"}):
+        schema = StructType([StructField("x", DoubleType(), metadata=marks)])
+        mapped: Any = UserDefinedFunction(iter, schema, evalType=of_batches)
+        plan = MapPartitions(rows, mapped, ["id"], False, None)
+        assert [*map(str, chances_of(Filter(plan, cf.col("x") < 1)))] == [*marks.values()]
     plain: Any = cf.udf(random.random, DoubleType())
     assert chances_of(Project(rows, [plain(), cf.rand()])) == []
 

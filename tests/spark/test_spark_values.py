@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -16,7 +19,15 @@ from tests.spark.stream_helpers import folder, reads_streams, run, sink, stream
 from txnlog import Store
 from txnlog.errors import InvalidOption, InvalidTxnState, UnknownSchema
 from txnlog.spark import SparkTransaction, decode_values, foreach_batch, read, transaction
-from txnlog.values import SchemaReference, ValueReader, ValueWriter, subject_columns
+from txnlog.values import (
+    RegisteredSchema,
+    SchemaFolder,
+    SchemaReference,
+    Schemas,
+    ValueReader,
+    ValueWriter,
+    subject_columns,
+)
 
 ORDER: dict[str, Any] = {
     "type": "record",
@@ -44,6 +55,35 @@ ROW: dict[str, Any] = {
     "sizes": {"s": 1},
     "which": {"member0": None, "member1": 7},
 }
+
+
+MORE: dict[str, Any] = {
+    **ORDER,
+    "fields": [*ORDER["fields"], {"name": "more", "type": "int", "default": 0}],
+}
+
+
+@dataclass
+class Unpinned:
+    """Schemas with the two methods that they must have, as a user's own."""
+
+    schemas: Schemas
+
+    def by_id(self, schema_id: int) -> RegisteredSchema:
+        return self.schemas.by_id(schema_id)
+
+    def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
+        return self.schemas.version(subject, version)
+
+
+def send_early(store: Store, files: Path) -> bytes:
+    """Send a value of schema 2, which is not registered yet; leaves it, and the first, in files."""
+    for number, schema in (1, ORDER), (2, MORE):
+        (files / f"orders-value-{number}.avsc").write_text(json.dumps(schema))
+    value = ValueWriter(SchemaFolder(files), "avro", subject="orders-value")({**ROW, "id": 99})
+    with store.producer() as producer:
+        producer.send("orders", value, key=b"early")
+    return value
 
 
 def fill(store: Store, count: int) -> None:
@@ -78,6 +118,34 @@ def test_a_transaction_with_typed_rows_and_dead_letters(spark: SparkSession, sto
     dead_values = store.scan("dead", columns=["key", "value"]).to_arrow().to_pylist()
     assert sorted(row["key"] for row in dead_values) == [b"plain", b"unknown"]
     assert {row["value"] for row in dead_values} == {b"plain", b"\0\0\0\0\x09x"}
+
+
+@pytest.mark.parametrize("how", ["pinned", "anything"])
+def test_a_schema_that_comes_between_two_writes(
+    spark: SparkSession, store: Store, tmp_path: Path, how: str
+) -> None:
+    """A record is in one of them, whatever is registered in between; or the second is refused."""
+    fill(store, 1)
+    for topic in ("rows", "dead"):
+        store.topics.create(topic)
+    send_early(store, tmp_path)
+    unpinned = ValueReader(Unpinned(store.schemas), "avro", subject="orders-value")
+
+    def job() -> None:
+        with transaction(spark, store, transactional_id="t", group_id="g") as txn:
+            orders = txn.read("orders", values="avro" if how == "pinned" else unpinned)
+            orders = orders.selectExpr("_key as key", "_error", "_value as value")
+            txn.write(orders.where("_error is null").drop("_error"), topic="rows")
+            store.schemas.add("orders-value", json.dumps(MORE))
+            txn.write(orders.where("_error is not null").drop("_error"), topic="dead")
+
+    if how == "anything":
+        with pytest.raises(InvalidOption, match=r"decode_values\(\) with Unpinned need not give"):
+            job()
+        return
+    job()
+    keys = [[r["key"] for r in store.scan(t).to_arrow().to_pylist()] for t in ("rows", "dead")]
+    assert [sorted(found) for found in keys] == [[b"gone", b"k0"], [b"early", b"plain", b"unknown"]]
 
 
 def test_a_read_by_itself(spark: SparkSession, store: Store) -> None:
@@ -126,30 +194,39 @@ def test_other_subjects_and_wrong_ones(spark: SparkSession, store: Store) -> Non
 
 
 @reads_streams
-def test_a_stream_has_typed_rows_and_dead_letters(spark: SparkSession, store: Store) -> None:
+def test_a_stream_has_typed_rows_and_dead_letters(
+    spark: SparkSession, store: Store, tmp_path: Path
+) -> None:
     """Also of a schema that is registered while the query stands; each micro-batch goes on."""
     fill(store, 5)
+    early = send_early(store, tmp_path)
     reader = ValueReader(store.schemas, "avro", subject="orders-value")
     columns = pa.schema([reader.schema.field("id"), reader.schema.field("note")])
     store.topics.create("rows", schema=columns)
     store.topics.create("dead", partitions=1)
 
     def split(txn: SparkTransaction, batch: DataFrame) -> None:
-        txn.write(batch.where("id is not null").select("id", "note"), topic="rows")
-        dead = batch.where("_error is not null")
+        decoded = decode_values(batch, reader, columns=wanted) if in_batch else batch
+        txn.write(decoded.where("id is not null").select("id", "note"), topic="rows")
+        if in_batch:
+            store.schemas.add("orders-value", json.dumps(MORE))
+        dead = decoded.where("_error is not null")
         txn.write(dead.selectExpr("_key as key", "_value as value"), topic="dead")
 
     def go_on() -> None:
-        decoded = decode_values(stream(spark, store, "orders"), reader, columns=wanted)
-        assert decoded.isStreaming
-        assert decoded.columns == wanted
-        writer = decoded.writeStream.foreachBatch(foreach_batch(store.url, split))
+        rows = stream(spark, store, "orders")
+        if not in_batch:
+            rows = decode_values(rows, reader, columns=wanted)
+            assert rows.columns == wanted
+        writer = rows.writeStream.foreachBatch(foreach_batch(store.url, split))
         run(writer.option("checkpointLocation", str(folder(store))))
 
     wanted = ["id", "note", "_key", "_value", "_error"]
+    in_batch = False
+    with pytest.raises(PySparkException, match=r"decode_values\(\) of a stream need not give the"):
+        go_on()
+    in_batch = True
     go_on()
-    more = {**ORDER, "fields": [*ORDER["fields"], {"name": "more", "type": "int", "default": 0}]}
-    store.schemas.add("orders-value", json.dumps(more))
     writer = ValueWriter(store.schemas, "avro", subject="orders-value")
     with store.producer(value_serializer=writer) as producer:
         producer.send("orders", {**ROW, "id": 5, "note": "new"})
@@ -160,6 +237,7 @@ def test_a_stream_has_typed_rows_and_dead_letters(spark: SparkSession, store: St
     dead = store.scan("dead", columns=["key", "value"]).to_arrow().to_pylist()
     assert {row["key"]: row["value"] for row in dead} == {
         b"plain": b"plain",
+        b"early": early,
         b"unknown": b"\0\0\0\0\x09x",
     }
 

@@ -12,12 +12,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from txnlog.errors import InvalidOption, InvalidRecord, InvalidSchema, UnknownSchema
+import txnlog
+from txnlog.errors import (
+    InvalidOption,
+    InvalidRecord,
+    InvalidSchema,
+    StorageError,
+    UnknownSchema,
+)
 from txnlog.store import Store
 from txnlog.values import (
     RegisteredSchema,
     SchemaFolder,
     SchemaReference,
+    Schemas,
     ValueReader,
     ValueWriter,
 )
@@ -162,6 +170,42 @@ def test_a_reader_travels(schemas: Store) -> None:
     arrived = pickle.loads(pickle.dumps(reader))
     assert arrived.schema == reader.schema
     assert arrived(value) == {"id": 1, "note": "n"}
+
+
+@pytest.mark.parametrize("where", ["store", "folder", "empty store", "anywhere"])
+def test_a_pinned_reader_knows_what_was_there(schemas: Store, tmp_path: Path, where: str) -> None:
+    """In each copy: what is registered later stays unknown, what is deleted stays known."""
+    paths = [tmp_path / f"{SUBJECT}-{number}.avsc" for number in (1, 2, 3)]
+    for path, schema in zip(paths[:2], (V1, V2), strict=True):
+        path.write_text(json.dumps(schema))
+    of: Schemas = SchemaFolder(tmp_path) if where == "folder" else schemas.schemas
+    reader = ValueReader(Counted(schemas) if where == "anywhere" else of, "avro", subject=SUBJECT)
+    values = pa.array([b"\0\0\0\0%c\x02\0\0" % number for number in (1, 2, 3)])
+    if where == "empty store":
+        pinned = txnlog.open(str(tmp_path / "other"), create=True).schemas.pinned()
+        with pytest.raises(UnknownSchema, match="no schema with id 1"):
+            pickle.loads(pickle.dumps(pinned)).by_id(1)
+        return
+    pinned_reader = reader.pinned()
+    if where == "anywhere":
+        assert pinned_reader is None
+        return
+    assert pinned_reader is not None
+    before, again = (pickle.dumps(one) for one in (pinned_reader, pinned_reader.pinned()))
+    schemas.schemas.add(SUBJECT, json.dumps({**V2, "doc": "a third"}))
+    schemas.schemas.delete(SUBJECT, 1)
+    schemas.schemas.delete(SUBJECT, 1, permanent=True)
+    paths[2].write_text(json.dumps(V2))
+    known = [reader.decode(values).errors[2].as_py()]
+    for copied in (before, again):
+        found: list[str | None] = pickle.loads(copied).decode(values).errors.to_pylist()
+        assert [bool(reason and "unknown" in reason) for reason in found] == [False, False, True]
+        known += found[:2]
+    assert not any("unknown" in (reason or "") for reason in known)
+    paths[0].unlink()
+    if where == "folder":
+        with pytest.raises(StorageError, match=r"orders-value-1.avsc was there, and is gone"):
+            pickle.loads(before).decode(values)
 
 
 def test_many_ids_that_are_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,6 +412,17 @@ def test_schemas_in_files(tmp_path: Path, schemas: Store) -> None:
     assert ValueReader(folder, "avro", subject=SUBJECT)(value) == {"id": 1}
     with pytest.raises(InvalidOption, match="not a folder"):
         SchemaFolder(tmp_path / "missing")
+
+
+def test_a_folder_of_schemas_that_is_gone(tmp_path: Path, schemas: Store) -> None:
+    """As on a machine that does not have it: no dead letters, since nothing is known."""
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / f"{SUBJECT}-1.avsc").write_text(json.dumps(V1))
+    reader = ValueReader(SchemaFolder(made), "avro", subject=SUBJECT)
+    made.rename(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="made cannot be listed: No such file"):
+        reader.decode(pa.array([ValueWriter(schemas.schemas, "avro", subject=SUBJECT)({"id": 1})]))
 
 
 def test_what_cannot_be_read_is_said(schemas: Store) -> None:

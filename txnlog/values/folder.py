@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from txnlog.errors import InvalidOption, InvalidSchema, UnknownSchema
+from txnlog.errors import InvalidOption, InvalidSchema, StorageError, UnknownSchema
 from txnlog.values.schemas import MOST_SCHEMA_BYTES, RegisteredSchema, SchemaType, check_text
 
 ENDINGS: Final[dict[str, SchemaType]] = {
@@ -66,15 +66,22 @@ class SchemaFolder:
     def __repr__(self) -> str:
         return f"SchemaFolder({str(self._folder)!r})"
 
+    def pinned(self) -> SchemaFolder:
+        """The files that are there now: one that comes later is no schema, one that goes an error.
+
+        Raises StorageError: the folder cannot be listed.
+        """
+        return _PinnedFolder(self._folder, self._files())
+
     def by_id(self, schema_id: int) -> RegisteredSchema:
-        """The schema with an id. Raises UnknownSchema, InvalidSchema."""
+        """The schema with an id. Raises UnknownSchema, InvalidSchema, StorageError."""
         for subject, number, path in self._files():
             if number == schema_id:
                 return self._read(subject, number, path)
         raise UnknownSchema(f"no file in {self._folder} is called by the id {schema_id}")
 
     def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
-        """A version of a subject; None: the newest. Raises UnknownSchema, InvalidSchema."""
+        """A version of a subject; None: the newest. Raises what :meth:`by_id` does."""
         mine = [found for found in self._files() if found[0] in (subject, None)]
         if version is not None:
             mine = [found for found in mine if found[1] == version]
@@ -83,9 +90,28 @@ class SchemaFolder:
         return self._read(*max(mine, key=lambda found: (found[0] is not None, found[1])))
 
     def _files(self) -> list[tuple[str | None, int, Path]]:
-        found = [(_FILE.fullmatch(path.name), path) for path in self._folder.iterdir()]
+        try:
+            found = [(_FILE.fullmatch(path.name), path) for path in sorted(self._folder.iterdir())]
+        except OSError as error:
+            raise StorageError(
+                f"the schemas in {self._folder} cannot be listed: {error.strerror or error}. Tasks "
+                "of Spark need the folder too, under the same path"
+            ) from error
         return [(m[1], int(m[2]), path) for m, path in found if m is not None]
 
     def _read(self, subject: str | None, number: int, path: Path) -> RegisteredSchema:
+        if not path.exists():
+            raise StorageError(f"{path} was there, and is gone")
         kind, text = read_schema_file(path)
         return RegisteredSchema(number, kind, text, subject=subject, version=number)
+
+
+class _PinnedFolder(SchemaFolder):
+    """The files that a folder had at one time."""
+
+    def __init__(self, folder: Path, files: list[tuple[str | None, int, Path]]) -> None:
+        super().__init__(folder)
+        self._found = files
+
+    def _files(self) -> list[tuple[str | None, int, Path]]:
+        return self._found

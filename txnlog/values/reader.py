@@ -20,6 +20,7 @@ from txnlog.values.rows import BYTES_OF_FIELD, TooManyFields, check_together, wi
 from txnlog.values.schemas import (
     MOST_IDS,
     MOST_TOGETHER_BYTES,
+    PinnableSchemas,
     Schemas,
     check_schema_type,
 )
@@ -113,6 +114,22 @@ class ValueReader:
     def schema(self) -> pa.Schema:
         """The columns of the values, each of which may be null where a value is a dead letter."""
         return pa.schema([field.with_nullable(True) for field in self._reader.columns])
+
+    @property
+    def schemas(self) -> Schemas:
+        """Where schemas come from."""
+        return self._schemas
+
+    def pinned(self) -> ValueReader | None:
+        """This reader as of now: an id that is unknown stays unknown to it, in each copy of it.
+
+        None: its schemas come from where that cannot be had, such as a registry by HTTP.
+        """
+        if not isinstance(self._schemas, PinnableSchemas):
+            return None
+        found = ValueReader.__new__(ValueReader)
+        found.__setstate__({**self.__getstate__(), "schemas": self._schemas.pinned()})
+        return found
 
     def decode(self, values: pa.Array | pa.ChunkedArray) -> DecodedValues:
         """Decode values, which may be null.

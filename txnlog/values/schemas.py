@@ -69,6 +69,15 @@ class Schemas(Protocol):
         ...
 
 
+@runtime_checkable
+class PinnableSchemas(Schemas, Protocol):
+    """Schemas that can be taken as they are at one time, in a form that can be pickled."""
+
+    def pinned(self) -> Schemas:
+        """Those of now: each later answer is the one that would be given now, or an error."""
+        ...
+
+
 def check_schema_type(text: object) -> SchemaType:
     """A type as it is written, in any case. Raises InvalidOption."""
     for known in SCHEMA_TYPES:
