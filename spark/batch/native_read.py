@@ -208,7 +208,8 @@ class NativeReader:
         is_whole = not any(map(_is_cut, parts))
         as_stored = layout is None and is_whole and self._stored == {*self._columns.names}
         schema = self._schema if as_stored else self._file_schema(layout)
-        found = read_in_order(self._spark, self._root, planned, schema, _FILE_OPTIONS)
+        settings = self._settings(parts)
+        found = read_in_order(self._spark, self._root, planned, schema, _FILE_OPTIONS, settings)
         if as_stored:
             return found
         places = _Places(parts, schema.names)
@@ -218,6 +219,16 @@ class NativeReader:
             found = found.toDF(*plain.values())
         chosen = self._select(places, layout, plain)
         return (found.where(inside) if inside else found).selectExpr(*chosen)
+
+    def _settings(self, parts: Iterable[SegmentRange]) -> Mapping[str, str]:
+        """What is set for these files, whatever the session says."""
+        schema = self._columns.topic_schema
+        newest = 0 if schema is None else schema.version
+        if all(schema_version(part.segment.stored.name) == newest for part in parts):
+            return {}
+        # Spark's filter fails where a literal has more bytes than decimals have in a file, as in
+        # one from before they were widened ("fromIndex(0) > toIndex(-3)").
+        return {"spark.sql.parquet.filterPushdown.decimal": "false"}
 
     def _file_schema(self, layout: FileLayout | None) -> StructType:
         """The columns to read from files, under their names there."""

@@ -144,7 +144,12 @@ def planner(spark: SparkSession) -> Planner:
 
 
 def read_in_order(
-    spark: SparkSession, root: str, files: Files, schema: StructType, options: Mapping[str, str]
+    spark: SparkSession,
+    root: str,
+    files: Files,
+    schema: StructType,
+    options: Mapping[str, str],
+    settings: Mapping[str, str],
 ) -> DataFrame:
     """The rows of files in their order, task after task.
 
@@ -154,6 +159,7 @@ def read_in_order(
         files: as :meth:`Planner.plan` returns them.
         schema: the columns to read, by the files' names for them.
         options: of Spark's Parquet source.
+        settings: instead of the session's.
     """
     session: _Java = spark._jsparkSession  # noqa: SLF001 - no other way
     jvm = JavaClasses(spark)
@@ -163,6 +169,8 @@ def read_in_order(
     conf = planning.conf()
     for name, value in ((_MAX_BYTES, files.task_bytes), (_OPEN_BYTES, 0), (_LEAST_TASKS, 1)):
         conf.set(name, str(value))
+    for name, text in settings.items():
+        conf.set(name, text)
     conf.unset(_MOST_TASKS)  # with it Spark would cut files by another size than the plan's
     listing = b"".join(
         _file_status(f"{root}/{name}", length, number)
@@ -234,7 +242,7 @@ def _try(spark: SparkSession) -> str:
     files = Files([*"gacbfed"], [100, 200, 100, 50, 50, 50, 33], 100)
     try:
         schema = StructType([StructField("n", LongType())])
-        frame: _Java = read_in_order(spark, "file:/txnlog", files, schema, {})
+        frame: _Java = read_in_order(spark, "file:/txnlog", files, schema, {}, {})
         scan = frame._jdf.queryExecution().executedPlan().collectLeaves().head()  # noqa: SLF001
         tasks = [
             "".join(str(file.toPath().getName()) for file in task.files())

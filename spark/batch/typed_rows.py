@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 from txnlog.columns.constraints import constraints_of
 from txnlog.errors import InvalidRecord
 from txnlog.log.uploads import TopicSpec
-from txnlog.schema import HEADERS, OFFSET, PARTITION, TOPIC
+from txnlog.schema import HEADERS, OFFSET, PARTITION, TIMESTAMP, TOPIC
 from txnlog.spark.options.columns import meant_names
 from txnlog.write.record_checks import explicit_partitions
 from txnlog.write.typed_records import TypedRecords
@@ -156,6 +156,12 @@ def _arrow_field(schema: StructType, name: str, topic: str) -> pa.Field:
         raise InvalidRecord(
             f"topic {topic!r}: column {name!r} is {found.simpleString()}, which no topic can hold; "
             "cast it"
+        )
+    if name == TIMESTAMP and isinstance(found, TimestampNTZType):
+        # Arrow's would be taken for UTC; to Spark it is a time in the session's zone.
+        raise InvalidRecord(
+            f"topic {topic!r}: column {name!r} is {found.simpleString()}, a time without a zone; "
+            "cast it to timestamp"
         )
     return pa.field(name, kind)
 

@@ -39,6 +39,7 @@ from tests.support.read.hostile_readers import (
 from tests.support.read.hostile_values import (
     COLUMNS,
     FORMS,
+    NARROW,
     NESTED,
     ROWS,
     TIMESTAMP,
@@ -178,6 +179,9 @@ def _cases() -> list[object]:
         for form in FORMS
         for way in WAYS
         for column in COLUMNS
+        # pyiceberg compares with the type of a file: literals of more digits are errors, or more
+        # than all others.
+        if not (form == "widened" and way in (_iceberg, _catalog) and column.name in NARROW)
     ]
 
 

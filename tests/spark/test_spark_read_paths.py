@@ -6,6 +6,7 @@ Each file has one or two rows, so that a predicate may pass over any of them by 
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ pytestmark = pytest.mark.usefixtures("interpreted")
 _FINE = utc(2024, 3, 31, 1, 30, 0, 5001)
 FEW: dict[str, list[Any]] = {
     "f64": [NAN, 3.0, -0.0],
+    "d18": [Decimal(3), Decimal("999999999999999.999")],
     "at_ms": [_FINE],
     "_timestamp": [_FINE],
     "pair.f": [NAN, 3.0],
@@ -109,7 +111,8 @@ def _cases() -> list[object]:
         for native in (True, False):
             for few in (True, False):
                 for column in _FEW.values() if few else EVERY:
-                    is_often = few and native and (form == "written" or column.name == "f64")
+                    is_everywhere = column.name == ("d18" if form == "widened" else "f64")
+                    is_often = few and native and (form == "written" or is_everywhere)
                     marks = [] if is_often and form != BY_SPARK else [pytest.mark.slow]
                     way = "native" if native else "source"
                     name = f"{form}-{way}-{'few-' * few}{column.name}"

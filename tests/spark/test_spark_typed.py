@@ -400,20 +400,24 @@ def test_a_transaction_reads_and_writes_typed_rows_once(spark: SparkSession, sto
 
 def test_a_changed_schema_is_read_as_it_is_now(spark: SparkSession, store: Store) -> None:
     """Older files lack a column, have one too many, or narrower numbers."""
-    before = pa.schema([("id", pa.int32()), ("name", pa.string()), ("x", pa.float32())])
-    store.topics.create("t", schema=before)
+    few, many = Decimal("1.50"), Decimal("12345678901.00")
+    before = [("id", pa.int32()), ("x", pa.float32()), ("d", pa.decimal128(5, 2))]
+    store.topics.create("t", schema=pa.schema([*before, ("name", pa.string())]))
     with store.producer() as producer:
-        producer.send_batch("t", pa.table({"id": [1], "name": ["a"], "x": [0.5]}))
-    after = pa.schema([("more", pa.string()), ("id", pa.int64()), ("x", pa.float64())])
-    store.topics.alter("t", schema=after)
+        producer.send_batch("t", [{"id": 1, "name": "a", "x": 0.5, "d": few}])
+    after = [("id", pa.int64()), ("x", pa.float64()), ("d", pa.decimal128(18, 2))]
+    store.topics.alter("t", schema=pa.schema([("more", pa.string()), *after]))
     with store.producer() as producer:
-        producer.send_batch("t", pa.table({"id": [1 << 40], "x": [0.1], "more": ["m"]}))
-    wanted = [(1, 0.5, None), (1 << 40, 0.1, "m")]
+        producer.send_batch("t", [{"id": 1 << 40, "x": 0.1, "more": "m", "d": many}])
+    wanted = [(1, 0.5, few, None), (1 << 40, 0.1, many, "m")]
     for native in (False, True):
         frame = read(spark, store, "t", native=native)
         assert is_native(frame) == native
-        assert frame.columns == ["more", "id", "x"]
-        assert rows(frame, ["id", "x", "more"]) == wanted
+        assert frame.columns == ["more", "id", "x", "d"]
+        assert rows(frame, ["id", "x", "d", "more"]) == wanted
+        for name, number, literal in (("id", 0, 1 << 40), ("x", 1, 0.1), ("d", 2, many)):
+            found = rows(frame.where(f"{name} = {literal}"), [name])
+            assert found == [(wanted[1][number],)]
 
 
 DEFAULTS: dict[str, Any] = {
@@ -611,6 +615,7 @@ def test_what_cannot_be_written_is_refused_before_the_job(
         (("1 AS id", "true AS _deleted"), "which has no key"),
         (("1 AS id", "INTERVAL '1' DAY AS name"), "which no topic can hold"),
         (("1 AS id", "2 AS id"), "there are two columns 'id'"),
+        (("1 AS id", "TIMESTAMP_NTZ '2026-01-01' AS _timestamp"), "a time without a zone"),
     ):
         with pytest.raises(InvalidRecord, match=re.escape(said)):
             check_typed(row.selectExpr(*columns).schema, store.logs.topic_spec("typed"), None)

@@ -216,7 +216,7 @@ def table_of(rows: Sequence[dict[str, Any]]) -> pa.Table:
     return pa.table(made)
 
 
-Form: TypeAlias = Literal["written", "merged", "compacted", "mixed"]
+Form: TypeAlias = Literal["written", "merged", "compacted", "mixed", "widened"]
 """How a topic's files have come to be."""
 FORMS: Sequence[Form] = get_args(Form)
 
@@ -226,8 +226,12 @@ def fill(store: Store, topic: str, form: Form = "written") -> None:
 
     Written: of two rows. Merged: of four, each of which was in a file, and is a row group.
     Compacted: of two behind and between older ones of the same keys. Mixed: there is a file for
-    each row, a Parquet file or one of batches.
+    each row, a Parquet file or one of batches. Widened: there is a file for each row, of a schema
+    with narrower columns if the row fits them.
     """
+    if form == "widened":
+        _widen(store, topic)
+        return
     if form == "compacted":
         _compact(store, topic)
         return
@@ -261,6 +265,34 @@ def _mix(store: Store, topic: str) -> None:
                 producer.send_batch(topic, table_of([row]), partition=partition)
     files = [(s.partition, s.paths.is_parquet) for s in store.topics.segments(topic)]
     assert sorted(files) == [(n, kind) for n in range(PARTITIONS) for kind in (False, True)]
+
+
+NARROW = {
+    "i64": pa.int8(),
+    "f64": pa.float32(),
+    "d18": pa.decimal128(4, 3),
+    "d38": pa.decimal128(12, 10),
+}
+"""The types of columns before they are widened."""
+
+
+def _widen(store: Store, topic: str) -> None:
+    narrow = pa.schema([field.with_type(NARROW.get(field.name, field.type)) for field in SCHEMA])
+
+    def fits(row: dict[str, Any]) -> bool:
+        columns = [Column(name, kind, [], []) for name, kind in NARROW.items()]
+        return all(row[one.name] is None or one.holds(row[one.name]) for one in columns)
+
+    store.topics.create(topic, partitions=PARTITIONS, schema=narrow, config=CONFIG)
+    for schema in (narrow, SCHEMA):
+        if schema is SCHEMA:
+            store.topics.alter(topic, schema=SCHEMA)
+        with store.producer() as producer:
+            for partition in range(PARTITIONS):
+                for row in rows_of(partition):
+                    if fits(row) == (schema is narrow):
+                        producer.send_batch(topic, table_of([row]), partition=partition)
+                        producer.flush()
 
 
 def _compact(store: Store, topic: str) -> None:
