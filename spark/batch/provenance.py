@@ -11,8 +11,8 @@ nothing about the plan above it, but two things arrive, through Connect too:
                             one: a task of such a read leaves a note of it in staging/ before its
                             first row, and a write looks for notes before it places anything. This
                             finds every row that was computed from such a read. Where Spark itself
-                            reads the files, a task without rows stands in for ours: the last
-                            one, for nothing is placed before all have ended
+                            reads the files, a task without rows stands in for ours: the first one,
+                            which runs wherever one of the others does
 """
 
 from __future__ import annotations

@@ -90,17 +90,17 @@ def read_frame(
         for run in runs
     ]
     schema = read_schema(columns, column_metadata(origin))
-    if origin is not None or not frames:
-        # First: a union has the metadata of its first frame's columns.
-        frames.insert(0, _no_rows(spark, schema))
     if origin is not None:
-        # Last: a union's tasks begin in the order of its frames, and rows must not wait for it.
-        frames.append(_note(spark, storage, origin, schema))
+        # First: a union has the metadata of its first frame's columns; and one task that stands for
+        # several (`coalesce`) may end before the last of them, at a `limit`.
+        frames.insert(0, _note(spark, storage, origin, schema))
+    if not frames:
+        frames.append(_no_rows(spark, schema))
     return reduce(lambda one, other: one.union(other), frames)
 
 
 def _no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Nothing, of no task: Spark's optimizer takes it out of a union."""
+    """Nothing, of no task."""
     from pyspark.sql import DataFrame
 
     session: Any = spark._jsparkSession  # noqa: SLF001 - PySpark's own makes tasks

@@ -69,8 +69,8 @@ def test_a_key_is_looked_for_in_the_pages_that_may_have_it(
     assert 1 <= scan_metric(mine, "numOutputRows") <= 20_000
 
 
-def test_a_blocks_note_makes_no_rows_wait(spark: SparkSession, store: Store) -> None:
-    """Its task comes after those of the files; of two cores it took one, and tasks took turns."""
+def test_a_blocks_note_is_left_before_any_row(spark: SparkSession, store: Store) -> None:
+    """Its task comes before those of the files, and its columns say which block they are of."""
     store.topics.create("t", partitions=2, schema=NUMBERED)
     store.topics.create("out")
     send_numbers(store, 0, 10)
@@ -79,7 +79,7 @@ def test_a_blocks_note_makes_no_rows_wait(spark: SparkSession, store: Store) -> 
         txn.write(rows.selectExpr("CAST(id AS STRING) AS value"), topic="out")
     plan: Any = rows._jdf.queryExecution().executedPlan()
     leaves = plan.collectLeaves()
-    assert [leaves.apply(n).nodeName() for n in range(leaves.size())] == ["Scan parquet ", "Range"]
+    assert [leaves.apply(n).nodeName() for n in range(leaves.size())] == ["Range", "Scan parquet "]
     assert all(field.metadata for field in rows.schema)  # of the union's first frame
     assert store.scan("out").to_arrow().num_rows == 10
 

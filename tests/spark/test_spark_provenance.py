@@ -224,10 +224,16 @@ def largest_by_parity(new: DataFrame) -> DataFrame:
     return new.groupBy(sf.col("n") % 2).agg(sf.max("n").alias("n")).select("n")
 
 
+def few_of_one_task(new: DataFrame) -> DataFrame:
+    """Of the tasks of the read only those are run that have the first rows."""
+    return new.select((sf.col("n") + 1).alias("n")).coalesce(1).limit(3)
+
+
 @pytest.mark.parametrize(
     ("native", "made"),
     [
         (True, largest_by_parity),
+        (True, few_of_one_task),
         (False, computed),
         *more_pairs((True, unchanged), (False, unchanged)),
     ],
