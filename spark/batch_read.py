@@ -110,6 +110,7 @@ def read(
         at=at,
         since=since,
         in_block=False,
+        decoded=decoded is not None,
     )
     if pre_images:
         if latest or native or values is not None:

@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Struct
 from txnlog.errors import InvalidOption
 from txnlog.spark.batch.determinism import BY_CHANCE
 from txnlog.spark.batch.typed_rows import arrow_type, spark_type
-from txnlog.spark.options.columns import meant_names
+from txnlog.spark.options.columns import format_columns, meant_names, parse_columns
 from txnlog.values import ValueReader
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def decode_values(
             names that begin with ``_``. Other columns are left out.
         reader: which columns the values have. They are those of one schema, that of when the
             reader was made; values of later ones, which are found by their ids, are read as it.
-        columns: only these: names, or a string with commas.
+        columns: only these: names, or a string as for the option ``columns``.
 
     Returns:
         The columns of the values; the record's own; for what cannot be decoded ``_error``, the
@@ -138,9 +138,8 @@ def decode_values(
 
 
 def _names_of(columns: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    if isinstance(columns, str):
-        columns = [name.strip() for name in columns.split(",") if name.strip()]
-    return None if columns is None else tuple(columns)
+    text = columns if columns is None or isinstance(columns, str) else format_columns(columns)
+    return parse_columns(text, include_headers=False).names
 
 
 def _choose(

@@ -35,7 +35,7 @@ _ARGUMENTS = {"latest": "latest=True", "values": "values=..."}
 _ACCEPTED = ", ".join([KAFKA_GROUP_ID, *(f"kafka.{name}" for name in KAFKA_SPELLINGS)])
 
 _T = TypeVar("_T")
-_BYTES = re.compile(r"(\d+)\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE | re.ASCII)
+_BYTES = re.compile(r"(\d{1,18})\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE | re.ASCII)
 
 
 class OptionValues:
@@ -188,9 +188,10 @@ class OptionValues:
         text = self.get(name)
         if text is None:
             return None
-        if not (text.strip().isascii() and text.strip().isdigit()) or int(text) < 1:
+        found = whole_number(text.strip())
+        if not found:
             raise InvalidOption(f"option {name} must be a whole number above 0, not {text!r:.100}")
-        return int(text)
+        return found
 
     def integer(self, name: str) -> int | None:
         text = self.get(name)
@@ -214,6 +215,14 @@ class OptionValues:
             )
         unit = (found[2] or "").lower()
         return int(found[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[unit]
+
+
+def whole_number(text: str) -> int | None:
+    """A number of digits that a long of Java's holds; None: it is none."""
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        return None
+    found = int(text)
+    return found if found < 1 << 63 else None
 
 
 def check_positive(name: str, value: int | None) -> None:

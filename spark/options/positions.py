@@ -9,7 +9,7 @@ from typing import Literal
 
 from txnlog.errors import InvalidOption
 from txnlog.read.topic_view import EARLIEST
-from txnlog.spark.options.option_values import OptionValues
+from txnlog.spark.options.option_values import OptionValues, whole_number
 
 Edge = Literal["earliest", "latest"]
 Numbers = Mapping[str, Mapping[int, int]]
@@ -76,12 +76,12 @@ def _parse_first(
 ) -> Position | None:
     one_time, times, offsets = names
     if (text := values.get(one_time)) is not None:
-        if not (text.strip().isascii() and text.strip().isdigit()):
+        if (time := whole_number(text.strip())) is None:
             raise InvalidOption(
                 f"option {one_time} must be milliseconds since the epoch, as 1735689600000 is for "
                 f"2025, not {text!r:.100}"
             )
-        return ByTime(one_time, int(text), or_latest)
+        return ByTime(one_time, time, or_latest)
     if (text := values.get(times)) is not None:
         found = _parse_numbers(text, lowest=0)
         if found is None:
@@ -128,9 +128,10 @@ def _parse_numbers(text: str, *, lowest: int) -> Numbers | None:
         return None
     parsed: dict[str, dict[int, int]] = {}
     for topic, partitions in found.items():
-        for partition, number in partitions.items():
+        for digits, number in partitions.items():
+            partition = whole_number(digits)
             fits = type(number) is int and lowest <= number < 1 << 63
-            if not (partition.isascii() and partition.isdigit() and fits):
+            if partition is None or not fits:
                 return None
-            parsed.setdefault(topic, {})[int(partition)] = number
+            parsed.setdefault(topic, {})[partition] = number
     return parsed

@@ -30,7 +30,7 @@ from txnlog.spark.options.option_names import (
     SINCE_TOKEN,
     WRITE_OPTIONS,
 )
-from txnlog.spark.options.option_values import OptionValues
+from txnlog.spark.options.option_values import OptionValues, whole_number
 from txnlog.spark.options.positions import GROUP, Position, parse_ending, parse_starting
 from txnlog.spark.options.store_options import parse_address
 from txnlog.spark.options.subscription import Subscription, parse_subscription
@@ -155,8 +155,8 @@ def _parse_at(values: OptionValues, by_time: str, by_token: str) -> int | str | 
             raise InvalidOption(f"options {by_time} and {by_token} contradict each other")
         return token
     text = time.strip()
-    if text.isascii() and text.isdigit():
-        return int(text)
+    if (number := whole_number(text)) is not None:
+        return number
     with suppress(ValueError):
         moment = datetime.fromisoformat(text)
         if moment.utcoffset() is not None:

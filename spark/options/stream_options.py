@@ -37,7 +37,7 @@ _BATCH_ONLY = (
 )
 _STREAM_OPTIONS = (*(name for name in READ_OPTIONS if name not in _BATCH_ONLY), *RATE_OPTIONS)
 
-_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?", re.IGNORECASE | re.ASCII)
+_DURATION = re.compile(r"(\d{1,9})\s*(ms|s|m|min|h|d)?", re.IGNORECASE | re.ASCII)
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DEFAULT_DELAY_MS = 15 * 60_000
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from txnlog.errors import InvalidOption, UnknownTopicOrPartition
 from txnlog.names import check_topic
+from txnlog.read.topic_pattern import INTERNAL_TOPICS, compile_pattern
 from txnlog.spark.options.option_values import OptionValues
 from txnlog.store import Store
 
@@ -37,10 +37,9 @@ class Subscription:
         return matching
 
     def match(self, known: list[str]) -> Partitions:
-        """The known topics that the pattern matches."""
-        assert self.pattern is not None
-        matches = re.compile(self.pattern).fullmatch
-        return {topic: None for topic in known if matches(topic)}
+        """The known topics that the pattern matches; those of Kafka's own are read by name."""
+        matches = compile_pattern(self.pattern).fullmatch
+        return {name: None for name in known if name not in INTERNAL_TOPICS and matches(name)}
 
 
 def parse_subscription(values: OptionValues) -> Subscription:
@@ -55,12 +54,7 @@ def parse_subscription(values: OptionValues) -> Subscription:
     if subscribe is not None:
         return Subscription({check_topic(topic.strip()): None for topic in subscribe.split(",")})
     if pattern is not None:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise InvalidOption(
-                f"option subscribePattern {pattern!r:.200} is not a regular expression: {error}"
-            ) from None
+        compile_pattern(pattern, "option subscribePattern")
         return Subscription({}, pattern)
     assert assign is not None
     return Subscription(_parse_assign(assign))

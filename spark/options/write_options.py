@@ -125,7 +125,7 @@ def _split_view_options(options: Mapping[str, str]) -> tuple[Mapping[str, str], 
     if "subscribe" not in by_name:
         return options, None
     for_reads = {name.lower() for name in READ_OPTIONS} - {name.lower() for name in WRITE_OPTIONS}
-    for_reads |= {PINNED_SNAPSHOT, PINNED_SPANS}
+    for_reads |= {PINNED_SNAPSHOT, PINNED_SPANS, *(name.lower() for name in RATE_OPTIONS)}
     for_reads |= {f"kafka.{name}" for name in for_reads & {*KAFKA_SPELLINGS}}
     topics = [topic.strip() for topic in by_name["subscribe"].split(",")]
     rest = {name: value for name, value in by_name.items() if name not in for_reads}

@@ -47,6 +47,14 @@ _DECIDED_BY_CALL = (
 
 
 _RATES = {name.lower() for name in RATE_OPTIONS}
+_OF_ARGUMENTS = {
+    "columns": ("columns",),
+    "include_headers": ("includeheaders",),
+    "starting_offsets": ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"),
+    "ending_offsets": ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"),
+    "at": (AT_TIMESTAMP.lower(), AT_TOKEN.lower()),
+}
+"""The options that say the same as an argument."""
 
 
 def merge_read_options(
@@ -59,11 +67,22 @@ def merge_read_options(
     at: datetime | int | str | None = None,
     since: datetime | int | str | None = None,
     in_block: bool = True,
+    decoded: bool = False,
 ) -> dict[str, str]:
     """The arguments of ``txn.read(...)``, or ``read(...)``, as options of the format.
 
+    ``decoded``: the columns are those that values are decoded from.
+
     Raises InvalidOption for those that the block, or the call, decides itself.
     """
+    is_given = {
+        "columns": columns is not None,
+        "include_headers": include_headers or decoded,
+        "starting_offsets": starting_offsets is not None,
+        "ending_offsets": ending_offsets is not None,
+        "at": at is not None,
+    }
+    arguments = {o: name for name, some in _OF_ARGUMENTS.items() if is_given[name] for o in some}
     merged = _without_client_options(
         {name: _format_value(value) for name, value in options.items()}
     )
@@ -83,6 +102,8 @@ def merge_read_options(
                 f"option {option}: read(...) has arguments for its store and its topics, and is "
                 "not part of a transaction; that is txn.read(...) of transaction(...)"
             )
+        if name in arguments:
+            raise InvalidOption(f"option {option}: give read(...) {arguments[name]}=... instead")
         if name in _RATES:
             raise InvalidOption(
                 f"option {option} is for a stream; "

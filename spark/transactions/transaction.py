@@ -316,6 +316,7 @@ class SparkTransaction:
                 columns=columns,
                 include_headers=include_headers,
                 starting_offsets=starting_offsets,
+                decoded=decoded is not None,
             )
             parsed = self._parse(names, merged)
             if parsed.starting is None and parsed.group_id is None:

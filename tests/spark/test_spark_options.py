@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from typing import Any
 
 import pytest
 
 from txnlog.errors import InvalidConfig, InvalidGroupId, InvalidOption, InvalidTopic
 from txnlog.spark.options.columns import meant_names, parse_columns
-from txnlog.spark.options.option_names import STAGING
+from txnlog.spark.options.option_names import (
+    RATE_OPTIONS,
+    READ_OPTIONS,
+    STAGING,
+    WRITE_OPTIONS,
+)
 from txnlog.spark.options.positions import ByTime, parse_offsets
 from txnlog.spark.options.read_options import parse_read
 from txnlog.spark.options.stream_options import check_rates, parse_stream, warn_of_rates
@@ -121,6 +127,25 @@ def test_a_view_of_a_kafka_job_is_written_to() -> None:
     """What a view reads with, in Kafka's spelling too, is nothing to INSERT INTO it."""
     read = {**READ, "kafka.group.id": "g", "kafka.isolation.level": "read_uncommitted"}
     assert parse_write(read).topic == "orders"
+    for name in {*READ_OPTIONS, *RATE_OPTIONS} - {*WRITE_OPTIONS, "subscribePattern", "assign"}:
+        assert parse_write({**READ, name: READ.get(name, "1")}).topic == "orders"
+
+
+_DIGITS = "9" * 5000
+TOO_LONG = [
+    *(
+        (name, digits)
+        for name in ("maxRecords", "startingTimestamp", "minPartitions")
+        for digits in (_DIGITS, str(1 << 63))
+    ),
+    ("maxBytesPerPartition", _DIGITS),
+    ("openCostInBytes", f"{_DIGITS}g"),
+    ("atTimestamp", _DIGITS),
+    ("startingOffsets", f'{{"a":{{"{_DIGITS}":1}}}}'),
+    ("endingOffsets", f'{{"a":{{"0":{_DIGITS}}}}}'),
+    ("startingOffsetsByTimestamp", f'{{"a":{{"{_DIGITS}":1}}}}'),
+]
+"""Numbers of more digits than Python reads, or than a long has."""
 
 
 @pytest.mark.parametrize(
@@ -164,6 +189,11 @@ def test_a_view_of_a_kafka_job_is_written_to() -> None:
         ({**READ, "endingoffsets": "group"}, "option endingOffsets must be earliest, latest"),
         ({**READ, "storage.json": "[]"}, "option storage.json is set by txnlog itself"),
         ({**READ, "transaction.timeout.ms": "9"}, "no effect without transactional.id"),
+        *(({**READ, name: text}, f"option {name} must be") for name, text in TOO_LONG),
+        *(
+            ({"path": "/s", "subscribepattern": pattern}, "subscribePattern 'a")
+            for pattern in ("a{99999999999999999999}", "a" + "(" * 5000 + ")" * 5000)
+        ),
     ],
 )
 def test_bad_read_options_are_named(given: dict[str, str], said: str) -> None:
@@ -278,8 +308,11 @@ def test_rates_have_no_effect_in_a_batch(caplog: pytest.LogCaptureFixture) -> No
     warn_of_rates(READ)
     assert len(caplog.records) == 1
     check_rates(rated)
-    with pytest.raises(InvalidOption, match="maxOffsetsPerTrigger must be"):
-        check_rates({**READ, "maxOffsetsPerTrigger": "x"})
+    for text in ("x", _DIGITS):
+        with pytest.raises(InvalidOption, match="maxOffsetsPerTrigger must be"):
+            check_rates({**READ, "maxOffsetsPerTrigger": text})
+    with pytest.raises(InvalidOption, match="maxTriggerDelay must be"):
+        check_rates({**rated, "maxTriggerDelay": _DIGITS})
 
 
 def test_reads_of_our_own_take_columns_as_the_option_does(caplog: pytest.LogCaptureFixture) -> None:
@@ -297,6 +330,36 @@ def test_reads_of_our_own_take_columns_as_the_option_does(caplog: pytest.LogCapt
     [warning] = caplog.records
     assert "kafka.sasl.jaas.config" in warning.getMessage()
     assert "secret" not in warning.getMessage()
+
+
+ARGUMENTS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "columns": ({"columns": ["key"]}, ["columns"]),
+    "include_headers": ({"include_headers": True}, ["includeHeaders"]),
+    "starting_offsets": (
+        {"starting_offsets": "latest"},
+        ["startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"],
+    ),
+    "ending_offsets": (
+        {"ending_offsets": "latest"},
+        ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"],
+    ),
+    "at": ({"at": 1}, ["atTimestamp", "atToken"]),
+}
+
+
+@pytest.mark.parametrize("argument", ARGUMENTS)
+def test_an_option_beside_its_argument_is_refused(argument: str) -> None:
+    """In any case, and whichever would have won; by itself it is taken."""
+    none: dict[str, Any] = {"columns": None, "include_headers": False, "starting_offsets": None}
+    given, options = ARGUMENTS[argument]
+    said = f": give read.* {argument}=... instead"
+    for option in (each for name in options for each in (name, name.lower(), name.upper())):
+        assert merge_read_options({option: "1"}, **none, in_block=False) == {option: "1"}
+        with pytest.raises(InvalidOption, match=f"option {option}{said}"):
+            merge_read_options({option: "1"}, **{**none, **given}, in_block=False)
+    if argument in ("columns", "include_headers"):
+        with pytest.raises(InvalidOption, match=said):
+            merge_read_options({options[0]: "1"}, **{**none, "columns": ["value"]}, decoded=True)
 
 
 def test_columns_are_those_of_the_topic_and_no_others() -> None:

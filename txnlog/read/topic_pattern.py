@@ -35,7 +35,7 @@ class TopicPattern:
 
     def __init__(self, logs: Logs, pattern: str | re.Pattern[str], max_age_ms: int) -> None:
         self._logs = logs
-        self._expression = _compile(pattern)
+        self._expression = compile_pattern(pattern)
         self._max_age_ms = max_age_ms
         self._looked_at_s = _NEVER_S
         self._named: Collection[str] = ()
@@ -115,18 +115,19 @@ def check_metadata_age(max_age_ms: int) -> int:
     return check_whole_number(max_age_ms, "metadata_max_age_ms", InvalidOption, least=0)
 
 
-def _compile(pattern: object) -> re.Pattern[str]:
+def compile_pattern(pattern: object, what: str = "pattern") -> re.Pattern[str]:
+    """The expression of a pattern, which ``what`` names in errors. Raises InvalidOption."""
     if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
         return pattern
     if not isinstance(pattern, str) or not pattern:
         raise InvalidOption(
-            f"pattern must be a regular expression for names of topics, not {pattern!r:.200}"
+            f"{what} must be a regular expression for names of topics, not {pattern!r:.200}"
         )
     try:
         return re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise InvalidOption(
-            f"pattern {pattern!r:.200} is not a regular expression: {error}"
+            f"{what} {pattern!r:.200} is not a regular expression: {error}"
         ) from error
 
 
