@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from txnlog.read.changed_rows import ChangeColumns
     from txnlog.read.schema import ScanColumns
+    from txnlog.schema import TopicSchema
     from txnlog.spark.batch.change_read import ChangeFeedPlan
     from txnlog.spark.batch.read_plan import ReadPlan
     from txnlog.spark.options.read_options import ReadOptions
@@ -58,6 +59,7 @@ class TxnlogDataSource(DataSource):
         super().__init__(options)
         self._plan: ReadPlan | None = None
         self._feed: ChangeFeedPlan | None = None
+        self._schema: TopicSchema | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -96,12 +98,14 @@ class TxnlogDataSource(DataSource):
 
             with suppress(*elsewhere):
                 self._feed = plan_changes(self.options)
-            return feed_schema(self._feed.columns if self._feed else _feed_columns_of(options))
+            feed = self._feed.columns if self._feed else _feed_columns_of(options)
+            self._schema = feed.rows.topic_schema
+            return feed_schema(feed)
         with suppress(*elsewhere):
             self._plan = plan_read(self.options)
-        if self._plan is None:
-            return read_schema(_columns_of(options))
-        return read_schema(self._plan.columns, column_metadata(self._plan.origin))
+        columns = self._plan.columns if self._plan else _columns_of(options)
+        self._schema = columns.topic_schema
+        return read_schema(columns, column_metadata(self._plan.origin if self._plan else None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from txnlog.spark.batch.read_plan import plan_read
@@ -110,6 +114,7 @@ class TxnlogDataSource(DataSource):
         from txnlog.spark.options.stream_options import warn_of_rates
 
         warn_of_rates(self.options)
+        self._schema = None
         if _is_feed(self.options):
             from txnlog.spark.batch.change_read import ChangeReader, check_feed_schema, plan_changes
 
@@ -144,15 +149,16 @@ class TxnlogDataSource(DataSource):
         from txnlog.spark.stream.reader import TxnlogStreamReader
 
         self._plan = self._feed = None
+        loaded, self._schema = self._schema, None
         options = parse_stream(self.options)
         if options.read.pre_images:
             from txnlog.spark.batch.change_read import check_feed_schema
             from txnlog.spark.stream.change_reader import ChangeStreamReader
 
-            feed = _feed_columns_of(options.read)
+            feed = _feed_columns_of(options.read, loaded)
             check_feed_schema(schema, feed)
             return ChangeStreamReader(options, feed)
-        columns = _columns_of(options.read)
+        columns = _columns_of(options.read, loaded)
         check_read_schema(schema, columns)
         return TxnlogStreamReader(options, columns)
 
@@ -171,20 +177,27 @@ def _is_feed(options: Mapping[str, str]) -> bool:
     return lower.get(PRE_IMAGES.lower(), "").strip().lower() == "true"
 
 
-def _feed_columns_of(options: ReadOptions) -> ChangeColumns:
+def _feed_columns_of(options: ReadOptions, loaded: TopicSchema | None = None) -> ChangeColumns:
     """The columns of a feed whose range is not pinned, or not yet."""
     from txnlog.spark.batch.change_read import feed_columns
-    from txnlog.spark.batch.pinned_read import topic_schema
-    from txnlog.spark.options.store_options import open_at
 
     (topic,) = options.subscription.topics
-    schema = topic_schema(open_at(options.address), options.subscription)
-    return feed_columns(options, topic, schema)
+    return feed_columns(options, topic, _schema_of(options, loaded))
 
 
-def _columns_of(options: ReadOptions) -> ScanColumns:
+def _columns_of(options: ReadOptions, loaded: TopicSchema | None = None) -> ScanColumns:
     """The columns of a read whose range is not pinned, or not yet."""
+    return options.columns.of(_schema_of(options, loaded))
+
+
+def _schema_of(options: ReadOptions, loaded: TopicSchema | None) -> TopicSchema | None:
+    """The topics' schema: the one that a stream was loaded with, as long as it may read by it."""
     from txnlog.spark.batch.pinned_read import topic_schema
     from txnlog.spark.options.store_options import open_at
 
-    return options.columns.of(topic_schema(open_at(options.address), options.subscription))
+    now = topic_schema(open_at(options.address), options.subscription)
+    if loaded is None:
+        return now
+    from txnlog.spark.stream.planner import may_read
+
+    return loaded if may_read(loaded, now) else now

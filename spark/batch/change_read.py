@@ -100,7 +100,8 @@ def check_feed_schema(schema: StructType, columns: ChangeColumns) -> None:
     expected = feed_schema(columns)
     if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in expected]:
         raise InvalidOption(
-            f"a feed of changes has the schema {expected.simpleString()}; leave .schema(...) out"
+            f"a feed of changes has the schema {expected.simpleString()}: load it again if the "
+            "topic was changed since, or leave .schema(...) out"
         )
 
 

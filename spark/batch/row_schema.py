@@ -77,13 +77,14 @@ def read_schema(columns: ScanColumns, metadata: Mapping[str, str] | None = None)
 
 
 def check_read_schema(schema: StructType, columns: ScanColumns) -> None:
-    """Raise InvalidOption unless a schema that the user gave is the one that a read has."""
+    """Raise InvalidOption unless a schema, such as one that the user gave, is that of a read."""
     expected = read_schema(columns)
     if StructType([StructField(f.name, f.dataType, f.nullable) for f in schema]) != expected:
         instead = "parse the value column" if columns.topic_schema is None else "cast columns"
         raise InvalidOption(
-            f"a read has the schema {expected.simpleString()}; leave out .schema(...), which asks "
-            f"for {schema.simpleString()}, and {instead} instead"
+            f"a read has the schema {expected.simpleString()}, and not {schema.simpleString()}: "
+            "load the frame again if its topics were changed since; or leave out .schema(...), and "
+            f"{instead} instead"
         )
 
 

@@ -393,11 +393,11 @@ class StreamPlanner:
         """A pattern may come to match a topic of another kind, or one may be recreated."""
         for topic in topics:
             view = self._topics.view(topic)
-            if view is not None and not _may_read(self._schema, view.schema):
+            if view is not None and not may_read(self._schema, view.schema):
                 raise InvalidOption(
                     f"topic {topic!r} does not have the columns that this query began with: its "
                     "schema was changed, it was recreated, or subscribePattern matches it too. "
-                    "Start the query again; a topic of another kind needs one of its own"
+                    "Load it and start it again; a topic of another kind needs a query of its own"
                 )
 
     def _readable_span(
@@ -476,7 +476,7 @@ def _exists(log: TopicLog) -> bool:
         return state.exists
 
 
-def _may_read(began: TopicSchema | None, now: TopicSchema | None) -> bool:
+def may_read(began: TopicSchema | None, now: TopicSchema | None) -> bool:
     """Whether a query goes on with the columns that it began with: others may have been added."""
     if began is None or now is None:
         return began is now

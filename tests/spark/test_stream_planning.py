@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import random
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+import pyarrow as pa
 import pytest
 
 from tests.spark.stream_helpers import reads_streams
@@ -306,6 +308,41 @@ def test_a_query_that_began_without_topics_reads_later_ones_from_their_start(
         end = reader.latestOffset(json.loads(json.dumps(done)), ReadAllAvailable())
         (task,) = reader.partitions(done, end)
         assert spans(task.ranges) == {"x-1:0": [(0, 2)]}
+
+
+NUMBERS = pa.schema([pa.field("id", pa.int32(), nullable=False), ("n", pa.int32())])
+
+
+@pytest.mark.parametrize("feed", [False, True], ids=["records", "feed"])
+@pytest.mark.parametrize(
+    ("change", "goes_on"),
+    [
+        pytest.param({}, True, id="none"),
+        pytest.param({"schema": NUMBERS.append(pa.field("more", pa.string()))}, True, id="added"),
+        pytest.param({"schema": NUMBERS.remove(1)}, True, id="dropped"),
+        pytest.param({"rename": {"n": "number"}}, True, id="renamed"),
+        pytest.param({"schema": NUMBERS.set(1, pa.field("n", pa.int64()))}, False, id="widened"),
+    ],
+)
+@reads_streams
+def test_a_stream_is_started_with_the_columns_that_it_was_loaded_with(
+    store: Store, change: dict[str, Any], goes_on: bool, feed: bool
+) -> None:
+    """However often, and whatever has become of the topic's; else it says to load it again."""
+    from txnlog.spark.source import TxnlogDataSource
+
+    store.topics.create("typed", schema=NUMBERS, key=["id"])
+    given = {"path": store.url, "subscribe": "typed", **({"preImages": "true"} if feed else {})}
+    loaded = TxnlogDataSource(given)
+    schema = loaded.schema()
+    if change:
+        store.topics.alter("typed", **change)
+    again: Any = pickle.loads(pickle.dumps(loaded))
+    if goes_on:
+        assert again.streamReader(schema)._columns.names[-2:] == ("id", "n")
+        return
+    with pytest.raises(InvalidOption, match=r"int,n:bigint> ?.*load (it|the frame) again"):
+        again.streamReader(schema)
 
 
 @pytest.mark.parametrize(
