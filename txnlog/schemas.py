@@ -44,6 +44,7 @@ from txnlog.values.compatibility import (
 from txnlog.values.schemas import (
     RegisteredSchema,
     SchemaReference,
+    Schemas,
     check_schema_type,
     check_text,
     with_references,
@@ -198,7 +199,7 @@ class SchemaAdmin:
         chosen = sorted(among) if subject is None else [subject]
         return [one for name in chosen for _, one in sorted(among[name].items())]
 
-    def pinned(self) -> PinnedSchemas:
+    def pinned(self) -> Schemas:
         """The schemas as they are now: what is registered or deleted later is none of theirs."""
         try:
             return PinnedSchemas(self._logs, take_snapshot(self._logs, [TOPIC]).token())

@@ -8,7 +8,8 @@ expressions give the same value each time. Two kinds do not:
     by position     ``rand()``, ``uuid()``, ``monotonically_increasing_id()``, ...: their seeds are
                     in the plan, and each row takes the next value. They repeat as long as rows come
                     in the same order, so not behind a shuffle, which fetches as it can. So it is
-                    with ``sample`` and, unless the rows are sorted, with ``limit``
+                    with ``sample``; and with ``limit``, which takes rows of all tasks as they are
+                    fetched, unless these are sorted or there is one task
 
 To Catalyst a function that maps batches is always deterministic. One that is not says so in the
 metadata of its columns, under ``BY_CHANCE``.
@@ -49,6 +50,8 @@ _BY_POSITION = {
 }
 _TAKERS = {"GlobalLimit": "limit", "Offset": "offset", "Sample": "sample", "Tail": "tail"}
 """Operators that take some of the rows by where they come, with what they are called."""
+_PER_TASK = {"Sample"}
+"""Those that do so in each task by itself. For others rows of all tasks are brought together."""
 _KEEP_ORDER = {
     "ArrowEvalPython",
     "BatchEvalPython",
@@ -63,6 +66,7 @@ _KEEP_ORDER = {
     "LogicalRelation",
     "MapInArrow",
     "MapInPandas",
+    "Offset",
     "OneRowRelation",
     "Project",
     "Range",
@@ -116,9 +120,10 @@ def chances(frame: DataFrame) -> list[Chance]:
 def _in_plan(plan: Java) -> Iterator[Chance]:
     below = [*sequence(plan.children())]
     # These have no expression that says so, and take rows by their position, too.
-    if kind(plan) in _TAKERS and not all(map(_keeps_order, below)):
-        yield Chance(f"{_TAKERS[kind(plan)]}()", plan.canonicalized())
-    if kind(plan) == "MapInArrow":
+    what = kind(plan)
+    if what in _TAKERS and not all(_repeats(child, per_task=what in _PER_TASK) for child in below):
+        yield Chance(f"{_TAKERS[what]}()", plan.canonicalized())
+    if what == "MapInArrow":
         marked = [c.metadata() for c in sequence(plan.output()) if c.metadata().contains(BY_CHANCE)]
         yield from (Chance(m.getString(BY_CHANCE), plan.canonicalized()) for m in marked[:1])
     if not plan.deterministic():
@@ -177,6 +182,23 @@ def _keeps_order(plan: Java) -> bool:
     # A join with a broadcast table takes the other one's rows as they come.
     kept = what in _KEEP_ORDER or (what == "Join" and "ResolvedHint" in map(kind, below))
     return kept and all(map(_keeps_order, below))
+
+
+def _repeats(plan: Java, *, per_task: bool) -> bool:
+    """Whether the first rows are the same each time: those of each task, or of all."""
+    return _keeps_order(plan) and (per_task or _in_one_sequence(plan))
+
+
+def _in_one_sequence(plan: Java) -> bool:
+    """Whether the rows of a plan, which keeps their order, are one task's, or sorted as a whole."""
+    what, below = kind(plan), [*sequence(plan.children())]
+    if what == "Sort":
+        return bool(getattr(plan, "global")())
+    if what == "LogicalRDD":
+        return int(plan.rdd().getNumPartitions()) == 1
+    if not below:  # of others nobody knows before they are planned
+        return what in ("LocalRelation", "OneRowRelation")
+    return len(below) == 1 and _in_one_sequence(below[0])
 
 
 # -- in what a client of Spark Connect asks for --------------------------------------------------

@@ -46,6 +46,12 @@ FRAMES: dict[str, tuple[list[str], Callable[[DataFrame], DataFrame]]] = {
     ),
     "sampled-in-order": ([], lambda rows: rows.sample(fraction=0.5, seed=1)),
     "limited": (["limit()"], lambda rows: rows.repartition(3).where("key > ''").limit(1)),
+    "limited-tasks": (["limit()"], lambda rows: rows.where("key > ''").limit(1)),
+    "limited-task": (
+        [],
+        lambda rows: rows.coalesce(1).localCheckpoint().where("key > ''").offset(1).limit(1),
+    ),
+    "sorted-tasks": (["limit()"], lambda rows: rows.sortWithinPartitions("key").limit(1)),
     "sorted": ([], lambda rows: rows.repartition(3).sort("key").select("key").limit(1)),
     "joined": (["rand()"], lambda rows: joined(rows, lambda few: few).withColumn("r", sf.rand())),
 }

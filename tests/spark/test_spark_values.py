@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -183,8 +184,10 @@ def test_other_subjects_and_wrong_ones(spark: SparkSession, store: Store) -> Non
             store.topics.create("other")
         with pytest.raises(error, match=reason):
             read(spark, store, *topics, values=values)
-    with pytest.raises(InvalidOption, match="no 'nothing'"):
-        read(spark, store, "orders", values="avro", columns="nothing")
+    wrong: dict[str, Sequence[str]] = {"no 'nothing'": "nothing", "twice": "id,id"}
+    for reason, columns in {**wrong, "there is no ''": "", "list of names": []}.items():
+        with pytest.raises(InvalidOption, match=reason):
+            read(spark, store, "orders", values="avro", columns=columns)
     with (
         pytest.raises(InvalidTxnState, match="failed"),
         transaction(spark, store, transactional_id="t") as txn,
