@@ -18,6 +18,7 @@ from txnlog.errors import InvalidConfig, InvalidOption
 from txnlog.results import FileDeletion, MaintenanceFailure, TablePublication
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.store import Store, attach
+from txnlog.tables import delta
 from txnlog.testing import VirtualClock
 
 KEY = "table.publish"
@@ -235,3 +236,23 @@ def test_a_table_names_no_file_that_is_deleted_behind_it(
 def test_a_place_says_which_kind_of_table(store: Store, place: object) -> None:
     with pytest.raises(InvalidOption, match="begins with 'delta:' or 'iceberg:'"):
         store.maintain(publish=[place])  # type: ignore[list-item]
+
+
+def test_files_that_others_delete_meanwhile_are_no_failure(store: Store, tmp_path: Path) -> None:
+    """It begins again: what was merged is in other files by then."""
+    store.topics.alter("f", config={"file.delete.delay.ms": 0})
+    for number in range(1, 4):
+        send(store, 20 * number, 20 * number + 20)
+    files_of = delta._Publication._files
+    others: list[int] = []
+
+    def overtaken(publication: delta._Publication) -> object:
+        if not others:
+            others.append(1)
+            assert publications(store) == []
+        return files_of(publication)
+
+    with patch.object(delta._Publication, "_files", overtaken):
+        store.tables.publish_delta("f", tmp_path / "table")
+    assert others
+    assert delta_rows(tmp_path / "table") == 80

@@ -17,7 +17,7 @@ import numpy as np
 
 from txnlog.admin.compaction.span_writer import SpanWriter
 from txnlog.admin.compaction.tombstones import NO_TOMBSTONES
-from txnlog.admin.rewrite import Replacement, Rewriting, rewriting_config
+from txnlog.admin.rewrite import OVERTAKEN, Replacement, Rewriting, rewriting_config
 from txnlog.admin.rewrite_tasks import TaskRunner, run_here
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
@@ -65,7 +65,8 @@ def merge_topic(
 ) -> Iterator[Merge]:
     """Merge the small segments of a topic, as far as they are decided. Yields the results.
 
-    Stops if another process has rewritten some of them at the same time.
+    Stops if another process has rewritten some of them at the same time. Runs of which the files
+    are gone already are left out.
 
     Args:
         logs: of the store.
@@ -80,7 +81,10 @@ def merge_topic(
         StorageError: some of it may be done; a later call goes on.
     """
     view = pin_topics(logs, [topic]).views[topic]
-    tasks = _plan(view)
+    try:
+        tasks = _plan(view)
+    except OVERTAKEN:
+        return
     if dry_run:
         yield from (Merge(topic, t.partition, len(t.segments), t.size_bytes) for t in tasks)
         return
@@ -92,6 +96,8 @@ def merge_topic(
         for task, made in zip(tasks, run_tasks(tasks), strict=True):
             try:
                 (merged,) = made
+            except OVERTAKEN:
+                continue
             except CorruptRecord as error:
                 damage = damage or error
                 continue

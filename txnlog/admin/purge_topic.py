@@ -23,7 +23,7 @@ from txnlog.admin.compaction.span_writer import SpanWriter
 from txnlog.admin.dry_run import logs_for
 from txnlog.admin.live_segments import file_key, placed_files, placed_refs
 from txnlog.admin.merge_topic import joining_limits
-from txnlog.admin.rewrite import Replacement, Rewriting, rewriting_config
+from txnlog.admin.rewrite import OVERTAKEN, Replacement, Rewriting, rewriting_config
 from txnlog.admin.vacuum import list_segment_files
 from txnlog.columns.key_parts import Mask
 from txnlog.config import TopicConfig
@@ -101,13 +101,17 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
         }
         if wanted is None:  # a stream of keys can be read no second time
             wanted = _keys(view, keys)
-        purging = _Purging(logs, view, wanted, sizes)
-        runs = purging.find()
-        if dry_run:
-            purging.count(runs)
-            done = runs
-            break
-        is_over = purging.rewrite(runs)
+        runs: list[_Run] = []
+        try:
+            purging = _Purging(logs, view, wanted, sizes)
+            runs = purging.find()
+            if dry_run:
+                purging.count(runs)
+                done = runs
+                break
+            is_over = purging.rewrite(runs)
+        except OVERTAKEN:
+            is_over = False
         done += [run for run in runs if run.is_done]
         if is_over:
             break

@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
 from txnlog.admin.live_segments import files_let_go
 from txnlog.config import PARQUET, TopicConfig
-from txnlog.errors import TxnlogError
+from txnlog.errors import OffsetOutOfRange, SnapshotExpired, TxnlogError
 from txnlog.log.open_logs import Logs
 from txnlog.log.retired_segments import put_notes
 from txnlog.log.rewriting import ReadRun, TombstoneStay, rewrite
@@ -25,6 +26,11 @@ from txnlog.log.uploads import UploadedSegment
 from txnlog.names import FileKey
 from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment
 from txnlog.write.segment_uploads import discard_segments
+
+OVERTAKEN: Final = OffsetOutOfRange, SnapshotExpired
+"""What a read raises of whose segments the files are gone, since others have rewritten or trimmed
+them since it was planned: as a lost race for the entry, it is no failure.
+"""
 
 _logger = logging.getLogger(__name__)
 

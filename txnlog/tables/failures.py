@@ -6,7 +6,12 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from txnlog.errors import ConcurrentTransactions, TxnlogError
+from txnlog.errors import (
+    ConcurrentTransactions,
+    OffsetOutOfRange,
+    SnapshotExpired,
+    TxnlogError,
+)
 from txnlog.storage.failure_messages import failure
 
 T = TypeVar("T")
@@ -19,15 +24,18 @@ class Conflict(Exception):
 
 
 def until_nobody_interferes(attempt: Callable[[], T], url: str) -> T:
-    """The result of an attempt that was not overtaken. Raises ConcurrentTransactions."""
+    """The result of an attempt that nobody has overtaken: at the table, or at the topic's files.
+
+    Raises ConcurrentTransactions.
+    """
     for _ in range(_ATTEMPTS):
         try:
             return attempt()
-        except Conflict:
+        except (Conflict, OffsetOutOfRange, SnapshotExpired):
             continue
     raise ConcurrentTransactions(
-        f"others changed the table at {url} during each of {_ATTEMPTS} attempts to publish it; "
-        "nothing was published: try again"
+        f"others changed the table at {url}, or deleted files of the topic, during each of "
+        f"{_ATTEMPTS} attempts to publish it; nothing was published: try again"
     )
 
 

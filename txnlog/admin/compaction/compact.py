@@ -15,7 +15,7 @@ from txnlog.admin.compaction.cleaner import (
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
 from txnlog.admin.compaction.tombstones import NO_TOMBSTONES
 from txnlog.admin.record_times import lies_ahead, newest_record_ms
-from txnlog.admin.rewrite import Rewriting, rewriting_config
+from txnlog.admin.rewrite import OVERTAKEN, Rewriting, rewriting_config
 from txnlog.admin.rewrite_tasks import TaskRunner, run_here
 from txnlog.admin.times import Times
 from txnlog.clock import Clock
@@ -92,7 +92,10 @@ def compact_topic(
     rewritten = rewriting_config(view.config)
     spec = TopicSpec(topic, view.topic_id, len(view.partitions), rewritten, view.schema)
     spans = {n: (part.log_start_offset, part.end_offset) for n, part in enumerate(view.partitions)}
-    placed = view.placed(spans)
+    try:
+        placed = view.placed(spans)
+    except OVERTAKEN:
+        return
     tasks = []
     now_ms = times.earliest_ms
     for partition, segments in placed.segments.items():
@@ -131,6 +134,8 @@ def compact_topic(
                 if not _put(logs, task, group, times):
                     break
                 yield task.describe(group)
+        except OVERTAKEN:
+            continue
         except CorruptRecord as error:
             damage = damage or error
     if damage is not None:
