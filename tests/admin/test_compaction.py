@@ -725,12 +725,12 @@ def test_a_cut_before_the_newer_record_shows_the_older_one(store: Store) -> None
 
 
 @pytest.mark.parametrize("appends", [0, 200], ids=["newest", "settled"])
-@pytest.mark.parametrize("way", ["purged", "vacuumed", "neither"])
+@pytest.mark.parametrize("way", ["purged", "vacuumed", "vacuumed before the delay", "neither"])
 def test_a_cut_before_the_newer_record_needs_the_older_one(
     clock: VirtualClock, appends: int, way: str
 ) -> None:
     """Where it may be gone, or was purged, each topic shows as far as it shows alone."""
-    store = new_store(clock, {"file.delete.delay.ms": 0} if way == "vacuumed" else {})
+    store = new_store(clock, {"file.delete.delay.ms": 0} if way.startswith("vacuumed") else {})
     store.topics.create("u")
     put(store, ("a", "old"), ("person", "old"))
     blocking = begin(store, "blocks")
@@ -743,8 +743,10 @@ def test_a_cut_before_the_newer_record_needs_the_older_one(
     compact(store)
     if way == "purged":
         store.maintenance.purge("t", [{"key": b"person"}])
-    elif way == "vacuumed":
+    elif way != "neither":
         store.maintain("t")
+    if way == "vacuumed before the delay":
+        store.topics.alter("t", config={"file.delete.delay.ms": DAY_MS})
     for _ in range(appends):
         put(store, ("b", "later"))
     settled = another(store).logs.fresh_topic("t").state.settled

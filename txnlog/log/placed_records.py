@@ -200,16 +200,14 @@ def _check_known(topic: str, partition: int, ignored: Iterable[Rewrite], left_ou
         )
 
 
-def needs_old_segments(
+def ignored_rewrites(
     manifests: Manifests,
     settled: Settled | None,
     topic_id: str | None,
     heads: Mapping[int, PartitionHead],
     view_ends: Mapping[int, int],
-    purge_end: int,
-    gone_ms: int,
-) -> bool:
-    """Whether a view ignores rewrites whose old segments may be gone, or have what was purged.
+) -> dict[int, list[Rewrite]]:
+    """The rewrites that a view ignores because it ends before what they have seen, by partition.
 
     Args:
         manifests: of the topic.
@@ -217,8 +215,6 @@ def needs_old_segments(
         topic_id: of the topic that was read.
         heads: the parts of these partitions that the state itself holds.
         view_ends: by partition, where the view ends.
-        purge_end: the entry after the topic's last purge.
-        gone_ms: what was replaced until that time may be gone.
 
     Raises:
         UnknownTopicOrPartition: the topic was deleted since.
@@ -239,17 +235,12 @@ def needs_old_segments(
     for rewrite in older or ():
         if rewrite.partition in back:
             known[rewrite.partition].append(rewrite)
+    ignored = {}
     for number, end in view_ends.items():
         first = first_ignored(known[number], end, ())
-        if first is not None and (
-            first < purge_end
-            or any(
-                rewrite.entry >= first and rewrite.start < end and rewrite.at_ms <= gone_ms
-                for rewrite in known[number]
-            )
-        ):
-            return True
-    return False
+        if first is not None:
+            ignored[number] = [rewrite for rewrite in known[number] if rewrite.entry >= first]
+    return ignored
 
 
 def count_bytes(

@@ -38,7 +38,7 @@ def cut_views(
     """The views cut so that each transaction shows whole or not at all; None if impossible.
 
     It is also impossible where a cut lies before records for which compaction has left out older
-    ones, and the older ones were purged, or may be deleted.
+    ones, and the older ones were purged, or are deleted, or soon may be.
 
     Args:
         logs: of the store.
@@ -81,7 +81,7 @@ def cut_views(
     soon_ms = logs.clock.now_ms() + SKEW_MS
     for topic, view in truncated.items():
         shorter = [p for p, end in view.end_offsets.items() if end < views[topic].end_offsets[p]]
-        if view.needs_old_segments(shorter, soon_ms):
+        if view.needs_lost_segments(logs.storage, shorter, soon_ms):
             return None
     return CutViews(truncated, frozenset(cut_off))
 

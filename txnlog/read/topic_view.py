@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 from txnlog.config import TopicConfig, check_whole_number, is_whole_number
-from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
+from txnlog.errors import (
+    InvalidOption,
+    ObjectNotFound,
+    OffsetOutOfRange,
+    SnapshotExpired,
+    UnknownTopicOrPartition,
+)
 from txnlog.log.manifests import Manifests
-from txnlog.log.placed_records import PartitionHead, PlacedRecords, find_records, needs_old_segments
-from txnlog.names import TopicPartition
+from txnlog.log.placed_records import PartitionHead, PlacedRecords, find_records, ignored_rewrites
+from txnlog.names import SegmentRef, TopicPartition
 from txnlog.read.segment_ranges import SegmentRange, first_at_or_after
 from txnlog.schema import TopicSchema
 from txnlog.state.manifest import Settled
@@ -229,22 +236,45 @@ class TopicView:
             as_rows=as_rows,
         )
 
-    def needs_old_segments(self, numbers: Iterable[int], now_ms: int) -> bool:
+    def needs_lost_segments(self, storage: Storage, numbers: Iterable[int], now_ms: int) -> bool:
         """Whether some partitions end before what a rewrite has seen, and nothing else is left.
 
-        Then what was replaced may be gone by now, or has records that were purged. Raises
-        UnknownTopicOrPartition, CorruptEntry.
+        Then what was replaced has records that were purged, or may be gone by ``now_ms``. Or it is
+        gone already: the delay may have been shorter when it was deleted. Raises
+        UnknownTopicOrPartition, CorruptEntry, StorageError.
         """
         ends = {number: self.partitions[number].end_offset for number in numbers}
-        return needs_old_segments(
-            self.manifests,
-            self.settled,
-            self.topic_id,
-            {number: self.partitions[number].head for number in ends},
-            ends,
-            self.purge_end,
-            now_ms - TopicConfig.of(self.config).file_delete_delay_ms,
-        )
+        heads = {number: self.partitions[number].head for number in ends}
+        gone_ms = now_ms - TopicConfig.of(self.config).file_delete_delay_ms
+        spans = {}
+        for number, ignored in ignored_rewrites(
+            self.manifests, self.settled, self.topic_id, heads, ends
+        ).items():
+            log_start, end = self.partitions[number].log_start_offset, ends[number]
+            old = [rewrite for rewrite in ignored if rewrite.overlaps(log_start, end)]
+            if any(one.entry < self.purge_end for one in ignored) or any(
+                one.at_ms <= gone_ms for one in old
+            ):
+                return True
+            if old:
+                start = max(min(one.start for one in old), log_start)
+                spans[number] = start, min(max(one.end for one in old), end)
+        return bool(spans) and not self._has_files(storage, spans)
+
+    def _has_files(self, storage: Storage, spans: Mapping[int, tuple[int, int]]) -> bool:
+        """Whether the files of the segments at some offsets exist, if readers need them."""
+        try:
+            placed = self.placed(spans)
+            paths = {
+                SegmentRef(self.topic, number, one.stored.name, one.stored.position).paths.log
+                for number, segments in placed.segments.items()
+                for one in segments
+                if one.entry not in placed.hidden_entries
+            }
+            storage.gather([partial(storage.size, path) for path in paths])
+        except (ObjectNotFound, OffsetOutOfRange, SnapshotExpired):
+            return False
+        return True
 
     def ranges(self, start: Mapping[int, int], end: Mapping[int, int]) -> list[SegmentRange]:
         """The ranges of segments between two offsets in each partition; no segment is touched.
