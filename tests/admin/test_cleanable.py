@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import dataclass, field
+
 import pytest
 
 from txnlog.admin.compaction.cleanable import (
@@ -22,7 +25,7 @@ def facts(
     number: int, *, clean: bool = False, size: int = 100, at_ms: int = 0, horizon_ms: int = -1
 ) -> SegmentFacts:
     """The segment of offsets [10 n, 10 n + 10)."""
-    return SegmentFacts(10 * number, 10 * number + 10, size, at_ms, at_ms, clean, horizon_ms)
+    return SegmentFacts(10 * number, 10 * number + 10, size, at_ms, at_ms, clean, horizon_ms, size)
 
 
 def find(segments: list[SegmentFacts], stable_offset: int = 1000, **config: str) -> Cleanable:
@@ -98,11 +101,24 @@ def groups(
 
 
 def test_clean_before_dirty_and_only_what_changes() -> None:
-    """A clean segment without anything superseded stays; dirty ones become clean, all of them."""
-    segments = [facts(n, clean=n < 5) for n in range(8)]
+    """A clean segment without anything superseded stays; dirty ones become clean, all of them.
+
+    These are large: small ones are joined.
+    """
+    segments = [facts(n, clean=n < 5, size=1 << 29) for n in range(8)]
     new = NOW_MS + DAY_MS
-    assert groups(segments, {0, 1, 3}) == [(0, 2, False, -1), (3, 4, False, -1), (5, 8, True, new)]
-    assert groups(segments, set()) == [(5, 8, True, new)]
+    most = 3 << 29
+    assert groups(segments, {0, 1, 3}, most) == [
+        (0, 2, False, -1),
+        (3, 4, False, -1),
+        (5, 8, True, new),
+    ]
+    assert groups(segments, set(), most) == [(5, 8, True, new)]
+    few = [*segments[:2], *(facts(n, clean=True, size=9) for n in range(2, 5)), *segments[5:]]
+    assert groups(few, set(), most) == [(5, 8, True, new)]
+    small = [facts(n, clean=n < 5) for n in range(8)]
+    assert groups(small, {1}) == groups(small, set()) == [(0, 5, False, -1), (5, 8, True, new)]
+    assert groups(small, set(), segment_bytes="400") == [(0, 4, False, -1), (5, 8, True, new)]
 
 
 def test_groups_are_bounded() -> None:
@@ -110,6 +126,110 @@ def test_groups_are_bounded() -> None:
     segments = [facts(n, size=size) for n, size in enumerate((50, 50, 1, 500, 1))]
     found = groups(segments, set(), 100)
     assert [(start, stop) for start, stop, *_ in found] == [(0, 2), (2, 3), (3, 4), (4, 5)]
+
+
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_retention_bounds_what_becomes_one(policy: str) -> None:
+    """It deletes whole segments: an eighth of what it keeps, by bytes, or by the newest times."""
+    segments = [facts(n, clean=n < 9, at_ms=100 * n) for n in range(12)]
+    all_clean = set(range(9))
+    by_bytes = groups(segments, all_clean, cleanup_policy=policy, retention_bytes="2500")
+    by_time = groups(segments, all_clean, cleanup_policy=policy, retention_ms="1600")
+    found = {0, 3, 6, 9} if policy == "compact,delete" else {0, 9}
+    assert {start for start, *_ in by_bytes} == {start for start, *_ in by_time} == found
+
+
+@dataclass
+class Life:
+    """A partition that is compacted again and again, as far as sizes tell."""
+
+    dice: random.Random
+    settings: TopicConfig
+    segments: list[SegmentFacts] = field(default_factory=list)
+    now_ms: int = 100 * DAY_MS
+    offset: int = 0
+    untouched: int = 0
+    """The bytes of clean segments that were written again though they lost none."""
+
+    def append(self, sizes: list[int]) -> None:
+        for size in sizes:
+            self._add(self.offset, size, self.now_ms)
+            self.offset += 1
+
+    def _add(self, base: int, size: int, at_ms: int, horizon_ms: int | None = None) -> None:
+        is_clean = horizon_ms is not None
+        horizon = -1 if horizon_ms is None else horizon_ms
+        self.segments.append(
+            SegmentFacts(base, base + 1, size, at_ms, at_ms, is_clean, horizon, size)
+        )
+
+    def compact(self, touched_share: float, tombstones: bool) -> None:
+        """Of what is touched a tenth goes."""
+        found = find_cleanable(
+            self.segments, self.settings, stable_offset=self.offset, now_ms=self.now_ms
+        )
+        touched = {n for n in range(found.clean) if self.dice.random() < touched_share}
+        chosen = group_segments(
+            self.segments,
+            found,
+            lambda number: number in touched,
+            self.settings,
+            new_horizon_ms=self.now_ms + self.settings.delete_retention_ms,
+            now_ms=self.now_ms,
+            max_input_bytes=1 << 30,
+        )
+        covered = [n for group in chosen for n in range(group.start, group.stop)]
+        assert covered == sorted({*covered})
+        assert {*range(found.clean, found.clean + found.dirty)} | touched <= {*covered}
+        old, self.segments = self.segments, []
+        for number, segment in enumerate(old):
+            if number not in covered:
+                self.segments.append(segment)
+        for group in chosen:
+            self._rewrite(group, old, touched, tombstones)
+        self.segments.sort(key=lambda segment: segment.base_offset)
+
+    def _rewrite(
+        self, group: Group, old: list[SegmentFacts], touched: set[int], tombstones: bool
+    ) -> None:
+        left = 0
+        for number in range(group.start, group.stop):
+            size = old[number].size_bytes
+            if not group.is_dirty and number not in touched:
+                self.untouched += size
+            left += size - size // 10 if number in touched else size
+        horizon = group.delete_horizon_ms if tombstones or not group.is_dirty else -1
+        base, newest = old[group.start].base_offset, old[group.stop - 1].max_timestamp_ms
+        while left > 0:
+            size = min(left, self.settings.segment_bytes)
+            self._add(base, size, newest, horizon)
+            left -= size
+            base += 1
+
+
+@pytest.mark.parametrize("tombstones", [False, True])
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+@pytest.mark.parametrize("touched_share", [0, 0.02, 0.3])
+@pytest.mark.parametrize("sizes", ["alike", "mixed"])
+def test_segments_stay_few_and_each_record_is_rewritten_a_few_times(
+    sizes: str, touched_share: float, policy: str, tombstones: bool
+) -> None:
+    """Hundreds of compactions, each behind some appends."""
+    rounds, most = 400, 50_000
+    config = {"cleanup.policy": policy, "segment.bytes": str(most), "min.compaction.lag.ms": "0"}
+    life = Life(random.Random(7), TopicConfig.of({**config, "retention.ms": str(20 * DAY_MS)}))
+    appended = 0
+    for _ in range(rounds):
+        some = [life.dice.choice([10, 100, 3000]) if sizes == "mixed" else 100 for _ in range(3)]
+        life.append(some)
+        appended += sum(some)
+        life.compact(touched_share, tombstones)
+        life.now_ms += DAY_MS // 24
+    # Those with tombstones come together when these may go, after a day.
+    waiting = 24 if tombstones else 0
+    assert len(life.segments) < 30 + waiting + 4 * (appended // most)
+    # A segment doubles each time, and of the largest ones one record in 500 came with each append.
+    assert life.untouched < 8 * appended
 
 
 def test_horizons_of_a_group() -> None:

@@ -403,6 +403,51 @@ def test_retention_is_for_topics_that_delete(clock: VirtualClock) -> None:
     assert pairs(store) == []
 
 
+@pytest.mark.parametrize("record_format", ["auto", "kafka"])
+@pytest.mark.parametrize("limit", ["retention.ms", "retention.bytes"])
+def test_retention_goes_on_where_keys_are_updated_at_random(
+    clock: VirtualClock, record_format: str, limit: str
+) -> None:
+    """Segments of old records are joined with no new ones, or none would ever be old."""
+    hour_ms = 3_600_000
+    kept = {"retention.ms": hour_ms, "retention.bytes": 6000}[limit]
+    config = {
+        "cleanup.policy": "compact,delete",
+        "record.format": record_format,
+        "file.delete.delay.ms": 0,
+        "min.cleanable.dirty.ratio": 0,
+        limit: kept,
+    }
+    store = new_store(clock, config)
+    dice = random.Random(1)
+    put(store, ("nobody updates it", "old"))
+    for _ in range(18):
+        for _ in range(5):
+            clock.time_ms += hour_ms // 30
+            put(store, *((f"k{dice.randrange(100)}", dice.randbytes(50).hex()) for _ in range(3)))
+        steps = store.maintain()
+        assert [step for step in steps if isinstance(step, MaintenanceFailure)] == []
+    store.maintain()  # of what came since its retention
+    left = read(store)
+    assert b"nobody updates it" not in [record.key for record in left]
+    if limit == "retention.ms":
+        assert min(record.timestamp_ms for record in left) > clock.time_ms - 1.5 * hour_ms
+    else:
+        assert sum(segment.stored.size_bytes for segment in segments(store)) < 1.5 * kept
+
+
+def test_segments_of_keys_that_nobody_updates_are_joined(clock: VirtualClock) -> None:
+    """Else each compaction would leave one more, for ever; and no record is rewritten often."""
+    store = new_store(clock, {"file.delete.delay.ms": 0})
+    rounds, rewritten = 120, 0
+    for number in range(rounds):
+        put(store, *((f"{number}-{n}", "v") for n in range(3)))
+        rewritten += sum(done.compacted_record_count or 0 for done in compact(store))
+    assert len(segments(store)) < 10
+    assert rewritten < 6 * 3 * rounds
+    assert [record.offset for record in read(store)] == [*range(3 * rounds)]
+
+
 # -- bounds, and who stops where -----------------------------------------------------------------
 
 

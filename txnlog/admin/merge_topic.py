@@ -17,12 +17,12 @@ import numpy as np
 
 from txnlog.admin.compaction.span_writer import SpanWriter
 from txnlog.admin.compaction.tombstones import NO_TOMBSTONES
+from txnlog.admin.joining import joining_limits, worth_joining
 from txnlog.admin.rewrite import OVERTAKEN, Replacement, Rewriting, rewriting_config
 from txnlog.admin.rewrite_tasks import TaskRunner, run_here
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptRecord
-from txnlog.limits import NEVER_MS
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec
 from txnlog.read.pin import pin_topics
@@ -33,12 +33,6 @@ from txnlog.state.segment import Segment
 from txnlog.storage.base import Storage
 from txnlog.write.segment_uploads import SegmentUploader
 
-LEAST_SEGMENTS = 4
-"""The fewest segments that are worth a merge."""
-_PER_RETENTION = 8
-"""By what factor merged segments are smaller, in bytes and time, than what retention keeps, since
-it deletes whole segments.
-"""
 _BYTES_PER_ENTRY = 256 << 20
 """How many bytes, or a run more, are merged per entry: a crash loses no more."""
 _RUNS_PER_ENTRY = 512
@@ -147,20 +141,6 @@ def _plan(view: TopicView) -> list[_MergeTask]:
     ]
 
 
-def joining_limits(config: TopicConfig) -> tuple[int, int, int]:
-    """Limits of segments that become one: bytes, and milliseconds between their records.
-
-    The last is of milliseconds between the newest records of each: retention goes by these alone,
-    so records that come late keep nothing apart.
-    """
-    most_bytes, newest_ms = config.segment_bytes, NEVER_MS
-    if config.retention_bytes >= 0:
-        most_bytes = min(most_bytes, config.retention_bytes // _PER_RETENTION)
-    if config.retention_ms >= 0:
-        newest_ms = config.retention_ms // _PER_RETENTION
-    return most_bytes, config.segment_ms, newest_ms
-
-
 def choose_runs(
     segments: Sequence[Segment],
     hidden_entries: frozenset[int],
@@ -170,9 +150,6 @@ def choose_runs(
     emptied: Sequence[Segment] = (),
 ) -> list[list[Segment]]:
     """Which segments of a partition to merge: runs of adjacent ones.
-
-    As in a log-structured merge tree none is merged with much less than itself, so a record is
-    rewritten only a few times in all.
 
     Args:
         segments: those that hold its records, in order.
@@ -233,20 +210,9 @@ def _stays(segment: Segment) -> bool:
 
 
 def _worth_it(run: Sequence[Segment]) -> list[list[Segment]]:
-    """The parts of a run to merge: none has a segment with more than half of its records."""
-    ends = np.cumsum([0, *(segment.stored.record_count for segment in run)])
-    counts = np.diff(ends)
-    waiting, found = [(0, len(run))], []
-    while waiting:
-        low, high = waiting.pop()
-        if high - low < LEAST_SEGMENTS:
-            continue
-        largest = low + int(np.argmax(counts[low:high]))
-        if 2 * counts[largest] <= ends[high] - ends[low]:
-            found.append([*run[low:high]])
-        else:
-            waiting += [(largest + 1, high), (low, largest)]
-    return found
+    """The parts of a run to merge."""
+    parts = worth_joining([segment.stored.record_count for segment in run])
+    return [[*run[part.start : part.stop]] for part in parts]
 
 
 @dataclass(frozen=True, slots=True)

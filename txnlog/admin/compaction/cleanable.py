@@ -7,10 +7,11 @@ first segment that is younger than ``min.compaction.lag.ms``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from txnlog.admin.compaction.tombstones import NO_TOMBSTONES, is_due, may_share, shared_horizon
+from txnlog.admin.joining import retention_limits, worth_joining
 from txnlog.config import TopicConfig
 
 
@@ -29,6 +30,7 @@ class SegmentFacts:
     max_timestamp_ms: int = -1
     is_clean: bool = False
     delete_horizon_ms: int = NO_TOMBSTONES
+    record_count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,8 @@ def group_segments(
     """The groups to rewrite, in the required order.
 
     All of the clean part comes before any of the dirty one, so segments called clean are clean at
-    any moment: a process that stops in between has only done less.
+    any moment: a process that stops in between has only done less. Of the clean part small segments
+    are joined, too, or each compaction would leave one more.
 
     Args:
         segments: as for ``find_cleanable``.
@@ -134,27 +137,62 @@ def group_segments(
         now_ms: the time, by the earliest clock available.
         max_input_bytes: how much is rewritten with one entry: at least a segment.
     """
+    clean, end = cleanable.clean, cleanable.clean + cleanable.dirty
+    horizons = [_left_horizon(segment, now_ms) for segment in segments[:clean]]
+    horizons += [new_horizon_ms] * cleanable.dirty
+    kept_bytes, newest_ms = retention_limits(config)
+
+    def adjacent(numbers: Iterable[int], most_bytes: int) -> list[Group]:
+        limits = min(most_bytes, kept_bytes), newest_ms, config.delete_retention_ms
+        return _adjacent(numbers, segments, horizons, clean, limits)
+
+    chosen = {n for n in range(clean) if horizons[n] != segments[n].delete_horizon_ms}
+    chosen.update(number for number in range(clean) if is_touched(number))
+    for run in adjacent(range(clean), config.segment_bytes):
+        counts = [segment.record_count for segment in segments[run.start : run.stop]]
+        for part in worth_joining(counts):
+            chosen.update(range(run.start + part.start, run.start + part.stop))
+    return adjacent([*sorted(chosen), *range(clean, end)], max_input_bytes)
+
+
+def _left_horizon(segment: SegmentFacts, now_ms: int) -> int:
+    """The horizon of the tombstones that stay in a clean segment: none that are due."""
+    horizon_ms = segment.delete_horizon_ms
+    return NO_TOMBSTONES if is_due(horizon_ms, now_ms) else horizon_ms
+
+
+def _adjacent(
+    numbers: Iterable[int],
+    segments: Sequence[SegmentFacts],
+    horizons: Sequence[int],
+    clean: int,
+    limits: tuple[int, int, int],
+) -> list[Group]:
+    """Segments with these numbers in groups of adjacent ones, as many as may become one.
+
+    ``limits`` are those of the bytes of a group, of the milliseconds between the newest records of
+    its segments, and ``delete.retention.ms``.
+    """
+    most_bytes, most_newest_ms, delete_retention_ms = limits
     groups: list[Group] = []
-    input_bytes = 0  # of the last group
-    for number in range(cleanable.clean + cleanable.dirty):
-        segment = segments[number]
-        is_dirty = number >= cleanable.clean
-        horizon_ms = new_horizon_ms if is_dirty else segment.delete_horizon_ms
-        if not is_dirty and is_due(horizon_ms, now_ms):
-            horizon_ms = NO_TOMBSTONES
-        elif not is_dirty and not is_touched(number):
-            continue
+    size_bytes = least_ms = newest_ms = 0  # of the last group
+    for number in numbers:
+        is_dirty, horizon_ms = number >= clean, horizons[number]
+        joined_bytes = size_bytes + segments[number].size_bytes
+        at_ms = segments[number].max_timestamp_ms
         last = groups[-1] if groups else None
         if (
             last is not None
             and (last.stop, last.is_dirty) == (number, is_dirty)
-            and input_bytes + segment.size_bytes <= max_input_bytes
-            and may_share(last.delete_horizon_ms, horizon_ms, config.delete_retention_ms)
+            and joined_bytes <= most_bytes
+            and max(newest_ms, at_ms) - min(least_ms, at_ms) <= most_newest_ms
+            and may_share(last.delete_horizon_ms, horizon_ms, delete_retention_ms)
         ):
             horizon_ms = shared_horizon(last.delete_horizon_ms, horizon_ms)
             groups[-1] = Group(last.start, number + 1, is_dirty, horizon_ms)
-            input_bytes += segment.size_bytes
+            size_bytes = joined_bytes
+            least_ms, newest_ms = min(least_ms, at_ms), max(newest_ms, at_ms)
         else:
             groups.append(Group(number, number + 1, is_dirty, horizon_ms))
-            input_bytes = segment.size_bytes
+            size_bytes, least_ms, newest_ms = segments[number].size_bytes, at_ms, at_ms
     return groups

@@ -271,4 +271,5 @@ def _facts_of(segment: Segment) -> SegmentFacts:
         max_timestamp_ms=segment.stored.max_timestamp_ms,
         is_clean=rewritten is not None and rewritten.is_compacted,
         delete_horizon_ms=NO_TOMBSTONES if rewritten is None else rewritten.delete_horizon_ms,
+        record_count=segment.stored.record_count,
     )
