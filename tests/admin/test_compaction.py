@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.admin.compacted_topics import Record, compact, newest, read, standing
 from tests.support.steps import another, append, begin
+from txnlog.admin import joining
 from txnlog.admin.compaction import compact as compact_module
 from txnlog.admin.compaction.compact import Compaction, compact_topic
 from txnlog.admin.times import Times
@@ -446,6 +447,48 @@ def test_segments_of_keys_that_nobody_updates_are_joined(clock: VirtualClock) ->
     assert len(segments(store)) < 10
     assert rewritten < 6 * 3 * rounds
     assert [record.offset for record in read(store)] == [*range(3 * rounds)]
+
+
+@pytest.mark.parametrize("record_format", KEY_FORMATS)
+def test_what_is_compacted_no_more_is_merged(clock: VirtualClock, record_format: str) -> None:
+    """With what compaction knows of it, so that the next one goes on; a token from before stays."""
+    heap = HeapStorage()
+    heap.time_ms = lambda: clock.time_ms
+    store = attach(heap, create=True, clock=clock)
+    config = {"file.delete.delay.ms": 0, "record.format": record_format}
+    store.topics.create("t", config={**config, "cleanup.policy": "compact"})
+    for number in range(3):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(joining, "LEAST_SEGMENTS", 100)
+            put(store, *((f"{number}-{n}", "v") for n in range(3)), (f"dead {number}", None))
+            put(store, ("same", str(number)))
+            compact(store)
+    put(store, ("same", "last"), ("dead 0", None))
+    compact(store)
+    before, facts = read(store), [one.stored.rewritten for one in segments(store)]
+    store.topics.alter("t", config={"cleanup.policy": "delete"})
+    token = store.snapshot("t").token()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(joining, "LEAST_SEGMENTS", 2)
+        steps = store.maintain()
+    assert [one for one in steps if isinstance(one, MaintenanceFailure)] == []
+    (merged,) = segments(store)
+    known = merged.stored.rewritten
+    assert known is not None
+    assert known.is_compacted
+    assert known.judged_end == max(one.judged_end for one in facts if one)
+    assert known.delete_horizon_ms == max(one.delete_horizon_ms for one in facts if one)
+    store.maintain()
+    for one in (store, another(store)):
+        assert read(one) == before
+        assert one.snapshot("t", at=token).scan("t").to_arrow().num_rows == len(before)
+    put(store, ("same", "newest"))
+    store.topics.alter("t", config={"cleanup.policy": "compact"})
+    clock.time_ms += 2 * DAY_MS
+    compact(store)
+    compact(store)
+    assert read(store) == [r for r in newest(read(store)) if r.value is not None]
+    assert {r.key for r in read(store)} == {r.key for r in before if r.value is not None}
 
 
 # -- bounds, and who stops where -----------------------------------------------------------------

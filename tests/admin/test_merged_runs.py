@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+from msgspec.structs import replace
+
 from txnlog.admin.merge_topic import choose_runs
 from txnlog.state.segment import KafkaFile, RewrittenFile, Segment, SegmentEntry, StoredSegment
 
@@ -96,6 +98,41 @@ def test_what_is_not_merged_parts_runs() -> None:
     aborted = segment(4, 1, entry=7)
     assert chosen([*plain[:4], aborted, *plain[5:]], hidden=frozenset({7})) == [(0, 4), (5, 4)]
     assert chosen([*plain[:4], *plain[5:]]) == [(0, 4), (5, 4)]
+
+
+def test_old_aborted_ones_part_no_run() -> None:
+    """They go with what is around them; nor do they begin or end a run, or are worth one."""
+    shown = [1, 1, 0, 1, 1, 0]
+
+    def runs(shown: list[int], until_ms: int = 0) -> list[tuple[int, int]]:
+        segments = [segment(n, 1, entry=1 if one else 7) for n, one in enumerate(shown)]
+        found = choose_runs(
+            segments,
+            frozenset({7}),
+            10_000,
+            FOR_EVER_MS,
+            FOR_EVER_MS,
+            aborted_until_ms=until_ms,
+        )
+        return [(run[0].base_offset, len(run)) for run in found]
+
+    assert runs(shown, until_ms=-1) == []
+    assert runs(shown) == [(0, 5)]
+    assert runs([0, 0, *shown]) == [(2, 5)]
+    assert runs([0] * 9) == runs([0, 0, 0, 1, 0, 0, 0]) == []
+    assert runs([1, 0, 0, 1]) == [(0, 4)]
+
+
+def test_what_compaction_has_left_is_merged_with_the_like_alone() -> None:
+    """Where compaction does it no more."""
+    plain = side_by_side(*[1] * 12)
+    special = RewrittenFile(1, is_compacted=True)
+    left = [replace(one, stored=replace(one.stored, rewritten=special)) for one in plain[:6]]
+    assert chosen([*left, *plain[6:]]) == [(6, 6)]
+    found = choose_runs(
+        [*left, *plain[6:]], frozenset(), 10_000, FOR_EVER_MS, FOR_EVER_MS, takes_compacted=True
+    )
+    assert [(run[0].base_offset, len(run)) for run in found] == [(0, 6), (6, 6)]
 
 
 def test_what_a_purge_has_emptied_parts_no_run() -> None:

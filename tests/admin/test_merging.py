@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from contextlib import suppress
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -422,6 +423,88 @@ def test_nothing_undecided_or_aborted_is_merged(store: Store) -> None:
     open_one.commit_transaction()
     (done,) = merge(store)
     assert done.segment_count == 6
+
+
+@pytest.mark.parametrize("record_format", ["auto", "kafka", "parquet"])
+@pytest.mark.parametrize("aborts", [2, 4])
+def test_segments_stay_few_where_many_transactions_are_aborted(
+    store: Store, clock: VirtualClock, tmp_path: Path, aborts: int, record_format: str
+) -> None:
+    """What was aborted a while ago is merged away. Who reads what was committed notices nothing."""
+    config = {"record.format": record_format, "file.delete.delay.ms": WEEK_MS}
+    store.topics.alter("t", config=config)
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    for number in range(40):
+        producer.begin_transaction()
+        send(producer, b"%d" % number)
+        clock.time_ms += 1000
+        if number == 20:
+            token = store.snapshot("t").token()
+        if number % aborts == 1:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+
+    def seen(store: Store, name: str) -> list[object]:
+        exported = store.kafka.export_topic("t", str(tmp_path / name), keep_offsets=True)
+        return [
+            store.scan("t").to_arrow(),
+            [store.scan("t", {0: at}, {0: at + 9}).to_arrow().to_pylist() for at in range(32)],
+            store.scan("t").count(),
+            store.changes("t", token).to_arrow(),
+            store.snapshot("t", at=token).scan("t").to_arrow(),
+            polled(store, 3),
+            exported.record_count,
+        ]
+
+    before = seen(store, "before")
+    everything = values(store, isolation_level="read_uncommitted")
+    merge(store)
+    assert values(store, isolation_level="read_uncommitted") == everything
+    clock.time_ms += WEEK_MS
+    merge(store)
+    assert seen(another(store), "after") == seen(store, "and") == before
+    assert len(segment_names(store)) < 4
+    assert no_damage(store)
+    clock.time_ms += WEEK_MS
+    assert not [s for s in store.maintain() if isinstance(s, MaintenanceFailure)]
+    assert len(data_files(store)) < 4
+    assert seen(another(store), "at last") == before
+    assert no_damage(store)
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+@pytest.mark.parametrize("key", [[], ["n"]], ids=["no key", "key"])
+def test_aborted_records_of_typed_topics_are_merged_away(
+    store: Store, key: list[str], partitions: int
+) -> None:
+    """A schema need not have a key: then nothing tells what is a tombstone, or at home."""
+    schema = pa.schema([pa.field("n", pa.int32(), nullable=False)])
+    config = {"file.delete.delay.ms": 0}
+    store.topics.create("typed", partitions=partitions, schema=schema, key=key, config=config)
+    producer = store.producer(transactional_id="p")
+    producer.init_transactions()
+    for number in range(24):
+        producer.begin_transaction()
+        producer.send("typed", {"n": number}, partition=number // 2 % partitions)
+        producer.flush()
+        if number % 2:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    before = store.scan("typed").to_arrow()
+    assert len(merge(store, "typed")) == partitions
+    assert another(store).scan("typed").to_arrow() == before
+    assert no_damage(store)
+
+
+def polled(store: Store, start: int) -> list[tuple[int, bytes]]:
+    """What a consumer gets from an offset on."""
+    with store.consumer() as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, start)
+        return [(record.offset, record.value) for record in consumer.poll(max_records=100)]
 
 
 def test_runs_that_do_not_touch_go_into_one_entry(store: Store) -> None:

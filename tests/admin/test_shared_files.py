@@ -233,8 +233,8 @@ def merge(store: Store, monkeypatch: pytest.MonkeyPatch, only: int) -> None:
     real = merge_topic.choose_runs
     partitions = itertools.count()
 
-    def choose(*arguments: Any) -> list[list[Segment]]:
-        return real(*arguments) if next(partitions) == only else []
+    def choose(*arguments: Any, **options: Any) -> list[list[Segment]]:
+        return real(*arguments, **options) if next(partitions) == only else []
 
     with monkeypatch.context() as patched:
         patched.setattr(joining, "LEAST_SEGMENTS", 2)

@@ -46,12 +46,17 @@ def worth_joining(record_counts: Sequence[int]) -> list[range]:
     """The parts of a run of segments to join: none has one with more than half of its records.
 
     Bytes would not tell: each segment has some of its own, which are left out of what is joined.
+    Those without any, as all was aborted, are joined with what is around them.
     """
     counts = np.array(record_counts, dtype=np.int64)
     ends = np.cumsum([0, *record_counts])
     waiting, found = [(0, len(record_counts))], []
     while waiting:
         low, high = waiting.pop()
+        while low < high and not counts[low]:
+            low += 1
+        while low < high and not counts[high - 1]:
+            high -= 1
         if high - low < LEAST_SEGMENTS:
             continue
         largest = low + int(np.argmax(counts[low:high]))

@@ -54,7 +54,8 @@ class MaintenanceAdmin:
     def merge(self, topic: str, *, dry_run: bool = False) -> list[Merge]:
         """Merge small neighbouring segments of a topic into segments of up to ``segment.bytes``.
 
-        Records and offsets stay as they are. Running readers go on with the old files, which
+        Records and offsets stay as they are; aborted records go if they are older than
+        ``file.delete.delay.ms``. Running readers go on with the old files, which
         :meth:`txnlog.Store.maintain` deletes later; it merges, too.
 
         Args:

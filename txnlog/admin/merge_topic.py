@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from operator import attrgetter
 
@@ -36,6 +36,8 @@ from txnlog.write.segment_uploads import SegmentUploader
 _BYTES_PER_ENTRY = 256 << 20
 """How many bytes, or a run more, are merged per entry: a crash loses no more."""
 _RUNS_PER_ENTRY = 512
+_NO_TIME_MS = -2
+"""Before all times of records, which are -1 if they are not known."""
 _MAX_RECORD_BYTES = str((1 << 31) - 1)
 
 
@@ -76,7 +78,7 @@ def merge_topic(
     """
     view = pin_topics(logs, [topic]).views[topic]
     try:
-        tasks = _plan(view)
+        tasks = _plan(view, logs.clock.now_ms())
     except OVERTAKEN:
         return
     if dry_run:
@@ -114,7 +116,7 @@ def merge_topic(
         raise damage
 
 
-def _plan(view: TopicView) -> list[_MergeTask]:
+def _plan(view: TopicView, now_ms: int) -> list[_MergeTask]:
     # Times are kept, and so are records that were within an older limit.
     config = rewriting_config(view.config)
     config.pop("message.timestamp.type", None)
@@ -128,17 +130,22 @@ def _plan(view: TopicView) -> list[_MergeTask]:
     )
     spans = {n: (p.log_start_offset, p.end_offset) for n, p in enumerate(view.partitions)}
     placed = view.placed(spans)
-    limits = joining_limits(TopicConfig.of(view.config))
-    return [
-        _MergeTask(spec, partition, tuple(run))
-        for partition, segments in placed.segments.items()
+    settings = TopicConfig.of(view.config)
+    limits = joining_limits(settings)
+    tasks = []
+    for partition, segments in placed.segments.items():
+        stop = bisect_right(segments, spans[partition][1], key=attrgetter("end_offset"))
         for run in choose_runs(
-            segments[: bisect_right(segments, spans[partition][1], key=attrgetter("end_offset"))],
+            segments[:stop],
             placed.hidden_entries,
             *limits,
             placed.emptied.get(partition, ()),
-        )
-    ]
+            takes_compacted=not settings.compacts,
+            aborted_until_ms=now_ms - settings.file_delete_delay_ms,
+        ):
+            hidden = placed.hidden_entries.intersection(segment.entry for segment in run)
+            tasks.append(_MergeTask(spec, partition, tuple(run), hidden))
+    return tasks
 
 
 def choose_runs(
@@ -148,6 +155,9 @@ def choose_runs(
     most_ms: int,
     most_newest_ms: int,
     emptied: Sequence[Segment] = (),
+    *,
+    takes_compacted: bool = False,
+    aborted_until_ms: int = _NO_TIME_MS,
 ) -> list[list[Segment]]:
     """Which segments of a partition to merge: runs of adjacent ones.
 
@@ -159,69 +169,80 @@ def choose_runs(
         most_newest_ms: the longest time between the newest records of its segments.
         emptied: in order, what stands for offsets without records. Those of which a purge has left
             nothing part no run; of others compaction knows more than that.
+        takes_compacted: compacted ones are merged too, with others of the kind.
+        aborted_until_ms: so are aborted ones without newer records, with those around them: nothing
+            of them is written again.
     """
-    purged = (one for one in emptied if one.is_purge and not _stays(one))
+    purged = (one for one in emptied if one.is_purge and not _is_compacted(one))
     before = {one.end_offset: one.base_offset for one in purged}
     # Of a hundred thousand segments each attribute counts: one loop, without an object for a run.
     runs: list[list[Segment]] = []
-    first = 0
+    first = stop = 0  # the run so far; what follows it up to its end was aborted
     end = size_bytes = least_ms = newest_ms = least_newest_ms = 0
+    is_compacted = False
     for at, segment in enumerate(segments):
-        low_ms, high_ms = segment.stored.min_timestamp_ms, segment.stored.max_timestamp_ms
-        if segment.entry in hidden_entries or _stays(segment):
-            runs += _worth_it(segments[first:at])
-            first = at + 1
+        stored, start = segment.stored, segment.base_offset
+        rewritten = stored.rewritten
+        while start > end and start in before:
+            start = before[start]
+        low_ms, high_ms = stored.min_timestamp_ms, stored.max_timestamp_ms
+        is_hidden = segment.entry in hidden_entries
+        if is_hidden and high_ms <= aborted_until_ms and first < stop and start == end:
+            end = segment.base_offset + stored.offset_count
             continue
-        if at > first:
-            joined_bytes = size_bytes + segment.stored.size_bytes
+        kind = rewritten is not None and rewritten.is_compacted
+        is_kafkas = rewritten is None and stored.kafka is not None
+        if is_hidden or is_kafkas or (kind and not takes_compacted):
+            runs += _worth_it(segments[first:stop], hidden_entries)
+            first = stop = at + 1
+            continue
+        if first < stop:
+            joined_bytes = size_bytes + stored.size_bytes
             joined_least_ms = min(low_ms, least_ms)
             joined_newest_ms = max(high_ms, newest_ms)
             joined_least_newest_ms = min(high_ms, least_newest_ms)
-            start = segment.base_offset
-            while start > end and start in before:
-                start = before[start]
             if (
                 start == end
+                and kind == is_compacted
                 and joined_bytes <= most_bytes
                 and joined_newest_ms - joined_least_ms <= most_ms
                 and joined_newest_ms - joined_least_newest_ms <= most_newest_ms
             ):
                 size_bytes, least_ms, newest_ms = joined_bytes, joined_least_ms, joined_newest_ms
                 least_newest_ms = joined_least_newest_ms
-                end = segment.base_offset + segment.stored.offset_count
+                end, stop = segment.base_offset + stored.offset_count, at + 1
                 continue
-            runs += _worth_it(segments[first:at])
+            runs += _worth_it(segments[first:stop], hidden_entries)
             first = at
-        end = segment.base_offset + segment.stored.offset_count
-        size_bytes, least_ms, newest_ms = segment.stored.size_bytes, low_ms, high_ms
-        least_newest_ms = high_ms
-    return runs + _worth_it(segments[first:])
+        end, stop = segment.base_offset + stored.offset_count, at + 1
+        size_bytes, least_ms, newest_ms = stored.size_bytes, low_ms, high_ms
+        least_newest_ms, is_compacted = high_ms, kind
+    return runs + _worth_it(segments[first:stop], hidden_entries)
 
 
-def _stays(segment: Segment) -> bool:
-    """Whether it is not merged.
-
-    Compacted segments are left to compaction: their tombstones have a horizon.
-    """
-    rewritten = segment.stored.rewritten
-    if rewritten is None:
-        return segment.stored.kafka is not None
-    return rewritten.is_compacted
+def _is_compacted(segment: Segment) -> bool:
+    return segment.stored.rewritten is not None and segment.stored.rewritten.is_compacted
 
 
-def _worth_it(run: Sequence[Segment]) -> list[list[Segment]]:
+def _worth_it(run: Sequence[Segment], hidden_entries: frozenset[int]) -> list[list[Segment]]:
     """The parts of a run to merge."""
-    parts = worth_joining([segment.stored.record_count for segment in run])
-    return [[*run[part.start : part.stop]] for part in parts]
+    counts = [
+        0 if segment.entry in hidden_entries else segment.stored.record_count for segment in run
+    ]
+    return [[*run[part.start : part.stop]] for part in worth_joining(counts)]
 
 
 @dataclass(frozen=True, slots=True)
 class _MergeTask:
-    """Adjacent segments of a partition, to be written as few large ones."""
+    """Adjacent segments of a partition, to be written as few large ones.
+
+    Those of ``hidden_entries`` were aborted: they go.
+    """
 
     spec: TopicSpec
     partition: int
     segments: tuple[Segment, ...]
+    hidden_entries: frozenset[int]
 
     @property
     def size_bytes(self) -> int:
@@ -236,7 +257,8 @@ class _MergeTask:
         is_dense = all(segment.stored.is_dense for segment in self.segments) and all(
             one.end_offset == other.base_offset for one, other in pairwise(self.segments)
         )
-        yield (self._write if is_dense else self._write_with_gaps)(storage, clock)
+        is_plain = is_dense and not self.hidden_entries and not _is_compacted(self.segments[0])
+        yield (self._write if is_plain else self._write_with_gaps)(storage, clock)
 
     def _write(self, storage: Storage, clock: Clock) -> list[Replacement]:
         uploader = SegmentUploader(storage, self.spec, clock)
@@ -256,29 +278,42 @@ class _MergeTask:
         ]
 
     def _write_with_gaps(self, storage: Storage, clock: Clock) -> list[Replacement]:
-        """Where records were purged, those that stay keep their offsets."""
+        """Where records were purged, aborted or compacted away, the others keep their offsets.
+
+        What is compacted stays so, as after a purge.
+        """
         first, last = self.segments[0], self.segments[-1]
+        known = [r for segment in self.segments if (r := segment.stored.rewritten)]
         writer = SpanWriter(
             storage,
             self.spec,
             self.partition,
             clock,
             start=first.base_offset,
-            delete_horizon_ms=NO_TOMBSTONES,
+            delete_horizon_ms=max((r.delete_horizon_ms for r in known), default=NO_TOMBSTONES),
         )
         try:
             for part, batch in self._batches(storage):
                 writer.append(batch.records, batch.offsets() + part.segment.offset_shift)
-            return writer.finish(last.end_offset)
+            spans = writer.finish(last.end_offset)
         except BaseException:
             writer.discard()
             raise
+        if not _is_compacted(first):
+            return spans
+        judged_end = max(r.judged_end for r in known)
+        source = max(segment.source_entry for segment in self.segments)
+        return [
+            replace(span, is_compacted=True, judged_end=judged_end, purged_from=source)
+            for span in spans
+        ]
 
     def _batches(self, storage: Storage) -> Iterator[tuple[SegmentRange, SegmentBatch]]:
         topic, topic_id = self.spec.topic, self.spec.topic_id
         ranges = [
             SegmentRange(topic, self.partition, s, s.base_offset, s.end_offset, topic_id=topic_id)
             for s in self.segments
+            if s.entry not in self.hidden_entries
         ]
         schema = self.spec.schema
         columns = None if schema is None else schema.record_columns

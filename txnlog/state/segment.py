@@ -55,8 +55,9 @@ class RewrittenFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ``delete_horizon_ms`` is the time from which its tombstones may go; -1: it holds none.
     ``judged_end``: for what it leaves out there are newer records, all of them before this offset.
     ``home_partitions``: each of its keys is where murmur2 puts it among so many partitions; 0: not
-    known. ``purged_from``: a purge has written it, of segments of which this entry has placed the
-    newest; or one that slept has placed it again, as what this entry has placed; -1: neither.
+    known. ``purged_from``: a purge has written it, or a merge of compacted ones, of segments of
+    which this entry has placed the newest; or one that slept has placed it again, as what this
+    entry has placed; -1: none of these.
     """
 
     offset_count: OffsetCount
@@ -167,14 +168,15 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def is_purge(self) -> bool:
-        """Whether a purge has written it, or it was placed again: as it stands it counts."""
+        """Whether a purge has written it, say, or it was placed again: as it stands it counts."""
         return self.stored.rewritten is not None and self.stored.rewritten.purged_from >= 0
 
     @property
     def source_entry(self) -> int:
         """The entry that has placed it; if a purge has, the newest one of what it was made of.
 
-        A purge leaves a segment as compacted as it was. Of one that was placed again, the first.
+        A purge leaves a segment as compacted as it was; so does a merge of compacted ones. Of one
+        that was placed again, the first.
         """
         special = self.stored.rewritten
         return special.purged_from if special is not None and self.is_purge else self.entry

@@ -160,7 +160,13 @@ class World:
             self.moments.append((self.clock.time_ms - 500, now))
 
     def _merge(self) -> None:
+        """Half of the time aborted records are old enough to go."""
+        delay = "file.delete.delay.ms"
+        config = self.store.logs.fresh_topic("t").state.config
+        if self.ends_batches.random() < 0.5:
+            self.store.topics.alter("t", config={delay: 0})
         [*merge_topic(self.store.logs, "t")]
+        self.store.topics.alter("t", config={delay: config.get(delay)})
 
     def _compact(self) -> None:
         """A topic that is not compacted may have records without keys, so it is only now."""

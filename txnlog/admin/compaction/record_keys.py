@@ -37,7 +37,9 @@ class RecordKeys:
         return encode_keys([records.column(name) for name in self.schema.key], records.num_rows)
 
     def deleting(self, records: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Which records are tombstones."""
+        """Which records are tombstones: none where there are no keys."""
+        if self.schema is not None and not self.schema.key:
+            return np.zeros(records.num_rows, dtype=np.bool_)
         column = records.column("value" if self.schema is None else DELETED)
         mask = column.is_null() if self.schema is None else column
         found: npt.NDArray[np.bool_] = mask.to_numpy(zero_copy_only=False)
