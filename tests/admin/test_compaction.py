@@ -22,7 +22,7 @@ from txnlog.errors import CorruptRecord, InvalidOption, StorageError
 from txnlog.log.retired_segments import UploadCheck
 from txnlog.names import SegmentRef, TopicPartition
 from txnlog.read.pin import ROUNDS
-from txnlog.results import MaintenanceFailure
+from txnlog.results import MaintenanceFailure, Merge
 from txnlog.state.rewrites import Rewrite, resolve
 from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment
 from txnlog.store import Store, attach
@@ -447,6 +447,37 @@ def test_segments_of_keys_that_nobody_updates_are_joined(clock: VirtualClock) ->
     assert len(segments(store)) < 10
     assert rewritten < 6 * 3 * rounds
     assert [record.offset for record in read(store)] == [*range(3 * rounds)]
+
+
+@pytest.mark.parametrize(
+    ("least_ms", "most_ms"), [(3_600_000, 3_600_000), (3_600_000, 7_200_000), (3_600_000, None)]
+)
+def test_merging_puts_no_compaction_off(
+    clock: VirtualClock, least_ms: int, most_ms: int | None
+) -> None:
+    """What becomes one waits for its newest record: by an eighth, and never beyond the maximum."""
+    config = {
+        "record.format": "kafka",
+        "min.compaction.lag.ms": least_ms,
+        "max.compaction.lag.ms": most_ms,
+        "min.cleanable.dirty.ratio": 0,
+        "file.delete.delay.ms": 0,
+    }
+    store = new_store(clock, {key: value for key, value in config.items() if value is not None})
+    step_ms, every = 60_000, 5
+    oldest_ms = merged = 0
+    for step in range(1, 200):
+        clock.time_ms += step_ms
+        put(store, ("hot", str(step)))
+        if step % every:
+            continue
+        merged += sum(isinstance(one, Merge) for one in store.maintain())
+        first, *others = (record.timestamp_ms for record in read(another(store)))
+        if others:
+            oldest_ms = max(oldest_ms, clock.time_ms - first)
+    may_wait_ms = 0 if most_ms == least_ms else least_ms // 8
+    assert oldest_ms <= least_ms + may_wait_ms + every * step_ms
+    assert bool(merged) == bool(may_wait_ms)
 
 
 @pytest.mark.parametrize("record_format", KEY_FORMATS)

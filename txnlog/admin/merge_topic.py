@@ -23,6 +23,7 @@ from txnlog.admin.rewrite_tasks import TaskRunner, run_here
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptRecord
+from txnlog.limits import NEVER_MS
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec
 from txnlog.read.pin import pin_topics
@@ -36,6 +37,8 @@ from txnlog.write.segment_uploads import SegmentUploader
 _BYTES_PER_ENTRY = 256 << 20
 """How many bytes, or a run more, are merged per entry: a crash loses no more."""
 _RUNS_PER_ENTRY = 512
+_PER_LAG = 8
+"""By what fraction of ``min.compaction.lag.ms`` merging may put compaction off."""
 _NO_TIME_MS = -2
 """Before all times of records, which are -1 if they are not known."""
 _MAX_RECORD_BYTES = str((1 << 31) - 1)
@@ -131,21 +134,46 @@ def _plan(view: TopicView, now_ms: int) -> list[_MergeTask]:
     spans = {n: (p.log_start_offset, p.end_offset) for n, p in enumerate(view.partitions)}
     placed = view.placed(spans)
     settings = TopicConfig.of(view.config)
-    limits = joining_limits(settings)
+    most_bytes, most_ms, newest_ms = joining_limits(settings)
     tasks = []
     for partition, segments in placed.segments.items():
         stop = bisect_right(segments, spans[partition][1], key=attrgetter("end_offset"))
-        for run in choose_runs(
-            segments[:stop],
-            placed.hidden_entries,
-            *limits,
-            placed.emptied.get(partition, ()),
-            takes_compacted=not settings.compacts,
-            aborted_until_ms=now_ms - settings.file_delete_delay_ms,
-        ):
-            hidden = placed.hidden_entries.intersection(segment.entry for segment in run)
-            tasks.append(_MergeTask(spec, partition, tuple(run), hidden))
+        for some, apart_ms in _by_lag(segments[:stop], settings, now_ms):
+            for run in choose_runs(
+                some,
+                placed.hidden_entries,
+                most_bytes,
+                min(most_ms, apart_ms),
+                newest_ms,
+                placed.emptied.get(partition, ()),
+                takes_compacted=not settings.compacts,
+                aborted_until_ms=now_ms - settings.file_delete_delay_ms,
+            ):
+                hidden = placed.hidden_entries.intersection(segment.entry for segment in run)
+                tasks.append(_MergeTask(spec, partition, tuple(run), hidden))
     return tasks
+
+
+def _by_lag(
+    segments: Sequence[Segment], config: TopicConfig, now_ms: int
+) -> list[tuple[Sequence[Segment], int]]:
+    """The parts of a partition that are merged apart, with the longest time between their records.
+
+    Compaction waits before the first segment with a record younger than ``min.compaction.lag.ms``:
+    older records that are merged with it wait, too, but not for much longer, nor for more than
+    ``max.compaction.lag.ms`` in all.
+    """
+    lag_ms = config.min_compaction_lag_ms
+    if not config.compacts or lag_ms <= 0:
+        return [(segments, NEVER_MS)]
+    waiting = (
+        number
+        for number, segment in enumerate(segments)
+        if not _is_compacted(segment) and segment.stored.max_timestamp_ms > now_ms - lag_ms
+    )
+    first = next(waiting, len(segments))
+    apart_ms = max(min(lag_ms // _PER_LAG, config.max_compaction_lag_ms - lag_ms), 0)
+    return [(segments[:first], NEVER_MS), (segments[first:], apart_ms)]
 
 
 def choose_runs(
