@@ -62,7 +62,10 @@ def test_consumers_read_on_when_files_go_that_they_were_about_to_read(
 @pytest.mark.parametrize("seed", [*range(6), *more(range(6, 120))])
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
 def test_topics_are_read_together_beside_a_long_transaction(seed: int, *, is_typed: bool) -> None:
-    """Whatever is compacted, purged or deleted of one behind that transaction in the other."""
+    """Whatever is compacted, purged or deleted of one behind that transaction in the other.
+
+    How long replaced files stay changes, too.
+    """
     rng = random.Random(seed)
     world = World(rng, is_typed, stray_rate=rng.choice([0, 0.2]))
     store = world.store
@@ -100,6 +103,8 @@ def test_topics_are_read_together_beside_a_long_transaction(seed: int, *, is_typ
         elif action < 0.63:
             holding.abort_transaction()
             hold()
+        elif action < 0.7:
+            store.topics.alter("t", config={"file.delete.delay.ms": rng.choice([0, 600_000])})
         world.look()
         world.step()
         snapshot = store.snapshot(["t", "other"])
