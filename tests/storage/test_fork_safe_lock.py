@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from txnlog.storage import fork_safe_lock
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 
 
@@ -100,3 +101,16 @@ def test_ctrl_c_at_any_time_leaves_it_free() -> None:
                 others.submit(lock.mutex.release).result()
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_one_that_nobody_has_is_gone() -> None:
+    """What is registered for forks stays for the life of the process; each storage has a lock."""
+    before = len(fork_safe_lock._LOCKS)
+    made: list[object] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("os.register_at_fork", lambda **calls: made.append(calls))
+        locks = [ForkSafeLock() for _ in range(10)]
+        assert len(fork_safe_lock._LOCKS) == before + 10
+    assert made == []
+    del locks
+    assert len(fork_safe_lock._LOCKS) == before

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from txnlog.errors import PutIfAbsentBroken, StorageError
+from txnlog.storage import fork_safe_lock
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.server_checks import check_once, mark_passed, was_probed
 
 
@@ -47,3 +49,19 @@ def test_a_refusal_stands_and_a_failure_does_not() -> None:
         check_once(server, refuse)
     with pytest.raises(PutIfAbsentBroken, match="two writers won"):
         check_once(server, never)
+
+
+def test_writes_to_a_known_server_leave_nothing() -> None:
+    """Each asks whether it is checked: a process that writes for months must not grow."""
+    server = object()
+    mark_passed(server, probed=True)
+    before = {*fork_safe_lock._LOCKS}
+    made: list[object] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("os.register_at_fork", lambda **calls: made.append(calls))
+        patched.setattr(ForkSafeLock, "__init__", made.append)
+        for _ in range(10):
+            check_once(server, never)
+            assert was_probed(server)
+    assert made == []
+    assert {*fork_safe_lock._LOCKS} == before

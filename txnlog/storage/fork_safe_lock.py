@@ -32,4 +32,5 @@ def _after_fork() -> None:
         lock.mutex = threading.RLock()
 
 
+# Once: what is registered stays for the life of the process, and its locks need not.
 os.register_at_fork(after_in_child=_after_fork)

@@ -33,7 +33,10 @@ _LOCK = ForkSafeLock()
 
 def _check_of(server: Hashable) -> _Check:
     with _LOCK.mutex:
-        return _CHECKS.setdefault(server, _Check())
+        known = _CHECKS.get(server)
+        if known is None:
+            known = _CHECKS[server] = _Check()
+        return known
 
 
 def check_once(server: Hashable, check: Callable[[], None]) -> None:
