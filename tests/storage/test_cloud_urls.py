@@ -133,6 +133,7 @@ def test_what_one_check_covers_has_no_secrets() -> None:
         (open_storage("az://c/a", {"connection_string": connection}), ("azure", "acc", "c")),
         (open_storage("abfs://c@acc.blob.core.windows.net/b"), ("azure", "acc", "c")),
         (open_storage("gs://bucket/a"), ("gcs", "", "bucket")),
-        (open_storage("sftp://me@host/a", {"password": key}), ("sftp", "me@host")),
+        (open_storage("sftp://me@host/a", {"password": key}), ("sftp", "host", 22, "me")),
+        (open_storage("sftp://host/a", {"port": 2, "username": "me"}), ("sftp", "host", 2, "me")),
     ):
         assert storage.server == place  # type: ignore[attr-defined]

@@ -286,6 +286,29 @@ def test_one_client_serves_stores_that_are_opened_alike(
     assert open_at(server, request).client.files is open_at(server, request).client.files
 
 
+@pytest.mark.parametrize("told", ["profile", "environment", "options"])
+def test_servers_are_told_apart_wherever_they_are_named(
+    server: ExpiringServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    """The check of one says nothing of another one with a bucket of that name."""
+    text = ""
+    for name in ("one", "two"):
+        url = f"http://{name}.example:9000"
+        text += f"[profile {name}]\nendpoint_url={url}\n"
+    (tmp_path / "config").write_text(text)
+    write_profile(tmp_path, "key", "one")
+    for name in ("one", "two", "one"):
+        url, options = f"http://{name}.example:9000", {"key": "a", "secret": "b"}
+        if told == "environment":
+            monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        else:
+            options |= {"profile": name} if told == "profile" else {"endpoint_url": url}
+        storage = open_storage("s3://bucket/store", options)
+        assert isinstance(storage, S3Storage)
+        assert storage.checked_for_s is None
+        assert storage.server == ("s3", url, "bucket")
+
+
 def test_renewed_keys_do_not_pile_up_clients(
     server: ExpiringServer, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

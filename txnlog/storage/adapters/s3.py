@@ -74,7 +74,13 @@ class S3Storage(ObjectStore["S3Client"]):
 
     @property
     def server(self) -> tuple[str, str, str]:
-        return "s3", _endpoint(self._options), self._bucket
+        """The endpoint is the client's: a profile or the environment may name it, too."""
+        return "s3", self.client.endpoint, self._bucket
+
+    @property
+    def checked_for_s(self) -> float | None:
+        # Who asks does not wait: while there is no client, nothing is checked.
+        return super().checked_for_s if self._usable_client() else None
 
     def _load_client(self) -> Callable[[], S3Client]:
         from txnlog.storage.adapters.s3_client import S3Client

@@ -69,6 +69,7 @@ class S3Client(ObjectClient):
         try:
             self.files = S3Files(**given)
             conditional = self.files.knows_conditional_create()
+            self.endpoint = str(self.files.s3.meta.endpoint_url)
         except TypeError:
             raise
         except Exception as error:

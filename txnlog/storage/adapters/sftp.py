@@ -109,8 +109,16 @@ class SftpStorage(ConnectedStorage["SftpClient"]):
         return SftpStorage(self.url, self._options, fsync=False) if self._fsync else self
 
     @property
-    def server(self) -> tuple[str, str]:
-        return "sftp", urlsplit(self.url).netloc
+    def server(self) -> tuple[str, str, int, str]:
+        host, port, user = self._place
+        return "sftp", host, port, user
+
+    @property
+    def _place(self) -> tuple[str, int, str]:
+        """Host, port and user, whether the URL or the options name them."""
+        parts, given = urlsplit(self.url), self._options
+        user = parts.username or given.get("username") or ""
+        return str(parts.hostname), int(given.get("port", parts.port or 22)), str(user)
 
     def folds_case(self) -> bool:
         return self._case.of(self)
