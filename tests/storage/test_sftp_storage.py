@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 
+import asyncssh
 import pytest
 
 from tests.support.storage.sftp_server import PASSWORD, SftpServer, run_sftp_server
@@ -29,6 +34,7 @@ from txnlog.storage.probe import probe
 from txnlog.store import attach
 from txnlog.testing.conformance.interface import CHECKS, Check, long_listings_are_complete
 
+T = TypeVar("T")
 _COUNTER = itertools.count()
 
 
@@ -167,6 +173,68 @@ def test_whether_the_servers_disk_folds_case_is_found_out(
                 other.init_transactions()
         else:
             other.init_transactions()
+
+
+def test_servers_of_one_host_are_told_apart(tmp_path: Path) -> None:
+    """The check of one says nothing of another one, wherever the port is named."""
+    for name in ("good", "bad"):
+        (tmp_path / name).mkdir()
+    with (
+        run_sftp_server(tmp_path / "good") as good,
+        run_sftp_server(tmp_path / "bad", honest=False) as bad,
+    ):
+
+        def write(server: SftpServer, *, in_url: bool) -> bool:
+            host = f"127.0.0.1:{server.port}" if in_url else "127.0.0.1"
+            options = server.options() | ({} if in_url else {"port": server.port})
+            name = f"in-url-{in_url}"
+            return open_storage(f"sftp://{host}{tmp_path}/store", options).put_if_absent(name, b"x")
+
+        for in_url in (False, True):
+            assert write(good, in_url=in_url)
+        for in_url in (False, True):
+            with pytest.raises(PutIfAbsentBroken, match="the same name was created twice"):
+                write(bad, in_url=in_url)
+
+
+def test_a_server_that_is_silent_keeps_nobody_from_another_one(
+    storage: Storage, server: SftpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for it waits alone, for as long as a connection may take."""
+    asked, over = threading.Event(), threading.Event()
+    real = asyncssh.connect
+
+    async def connect(host: str, port: int, **options: Any) -> asyncssh.SSHClientConnection:
+        if port != server.port:
+            assert options["connect_timeout"] == options["login_timeout"]
+            asked.set()
+            await asyncio.to_thread(over.wait)
+            raise TimeoutError
+        return await real(host, port, **options)
+
+    monkeypatch.setattr("asyncssh.connect", connect)
+    silent = open_storage("sftp://127.0.0.1:9/silent", server.options())
+    with ThreadPoolExecutor(1) as others:
+        waiting = others.submit(silent.list_names, "")
+        assert asked.wait(30)
+        try:
+            options = {**server.options(), "known_hosts": "none"}  # another client, not made yet
+            url = storage.address().url
+            assert others_done(lambda: open_storage(url, options).list_names("")) == []
+            assert not waiting.done()
+        finally:
+            over.set()
+        with pytest.raises(StorageError, match="connecting to sftp://127"):
+            waiting.result()
+
+
+def others_done(call: Callable[[], T]) -> T:
+    """What a call in another thread returns; it must not take for ever."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        return pool.submit(call).result(timeout=30)
+    finally:
+        pool.shutdown(wait=False)
 
 
 def test_an_unknown_server_is_refused(server: SftpServer, tmp_path: Path) -> None:

@@ -27,12 +27,6 @@ class ConnectedStorage(ServerStorage, Generic[C]):
 
     needs: ClassVar[tuple[str, str]]
     """The package to install, and the extra that has it, for the message that it is missing."""
-    _connecting: ClassVar[ForkSafeLock]
-    """Sixteen threads that begin at once make one client, not sixteen."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls._connecting = ForkSafeLock()
 
     def __init__(
         self, url: str, options: Mapping[str, Any] | None, secrets: frozenset[str] | None = None
@@ -41,6 +35,9 @@ class ConnectedStorage(ServerStorage, Generic[C]):
         self._options = dict(options or {})
         self._secrets = secrets_of(self._options) if secrets is None else secrets
         self._connected: tuple[int, C] | None = None
+        # Sixteen threads that begin at once make one client, not sixteen. Each storage has a lock:
+        # a server that is silent keeps nobody from another one.
+        self._connecting = ForkSafeLock()
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
         return type(self), (self.url, self._options)

@@ -13,6 +13,7 @@ import posixpath
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -24,6 +25,7 @@ from txnlog.storage.base import Storage, Upload, check_name, may_be_listed
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.case_folding import CaseFolding
 from txnlog.storage.failure_messages import failure, secrets_of
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.spool import Spool
 from txnlog.storage.urls import port_of, split_url
 
@@ -133,18 +135,18 @@ class SftpStorage(ConnectedStorage["SftpClient"]):
         """Storages of one user on one server share a client."""
         from txnlog.storage.adapters.sftp_client import SftpClient
 
-        parts = urlsplit(self.url)
-        given = dict(self._options)
-        port = int(given.pop("port", parts.port or 22))
-        if parts.username is not None:
-            given["username"] = parts.username
-        key = (os.getpid(), str(parts.hostname), port, repr(sorted(given.items())))
+        host, port, user = self._place
+        given = {name: value for name, value in self._options.items() if name != "port"}
+        if user:
+            given["username"] = user
+        key = (os.getpid(), host, port, repr(sorted(given.items())))
+        shared = _CLIENTS.setdefault(key, _Shared())
 
         def share() -> SftpClient:
-            shared = _CLIENTS.get(key)
-            if shared is None or shared.is_lost:
-                shared = _CLIENTS[key] = SftpClient(str(parts.hostname), port, given)
-            return shared
+            with shared.connecting.mutex:
+                if shared.client is None or shared.client.is_lost:
+                    shared.client = SftpClient(host, port, given)
+                return shared.client
 
         return share
 
@@ -332,5 +334,13 @@ def _parts_of(path: str) -> Iterator[bytes]:
             yield part
 
 
-_CLIENTS: dict[tuple[int, str, int, str], SftpClient] = {}
+@dataclass
+class _Shared:
+    """The client of one user on one server, once it was made."""
+
+    connecting: ForkSafeLock = field(default_factory=ForkSafeLock)
+    client: SftpClient | None = None
+
+
+_CLIENTS: dict[tuple[int, str, int, str], _Shared] = {}
 """By process, server and options."""

@@ -61,6 +61,7 @@ class SftpClient:
         self._connection = await asyncssh.connect(
             host,
             port,
+            connect_timeout=_LOGIN_S,
             login_timeout=_LOGIN_S,
             keepalive_interval=_ALIVE_S,
             keepalive_count_max=3,
