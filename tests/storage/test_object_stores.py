@@ -16,9 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from google.oauth2.credentials import Credentials
 
 from tests.support.storage.fake_clouds import (
@@ -513,6 +516,59 @@ def test_a_connection_survives_a_fork(kind: Kind) -> None:
     arguments = [sys.executable, "-c", _FORKS, url, json.dumps(kind.options)]
     done = subprocess.run(arguments, check=True, timeout=30, capture_output=True)
     assert done.stderr == b""
+
+
+_TOLD: dict[str, Callable[[Kind], tuple[str, str]]] = {
+    "gs": lambda kind: ("STORAGE_EMULATOR_HOST", kind.options["endpoint_url"]),
+    "az": lambda kind: ("AZURE_STORAGE_CONNECTION_STRING", kind.options["connection_string"]),
+}
+"""The variable that names the server."""
+
+
+def test_who_opens_a_store_after_the_environment_has_changed_finds_another_server(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients are kept, and serve who finds the environment as they have found it."""
+    given = {"token": "anon"} if kind.protocol == "gs" else {}
+    variable, value = _TOLD[kind.protocol](kind)
+
+    def opened() -> Storage:
+        return open_storage(f"{kind.protocol}://{CONTAINER}/a-{next(_COUNTER)}", given)
+
+    with (fake_gcs if kind.protocol == "gs" else fake_azure)() as other:
+        for cloud in (kind.cloud, other, kind.cloud):
+            cloud.asked.clear()
+            monkeypatch.setenv(variable, value.replace(kind.cloud.url, cloud.url))
+            first, second = opened(), opened()
+            assert first.list_names("") == second.list_names("") == []
+            assert len(cloud.asked) == 2
+            assert _files_of(first) is _files_of(second)
+
+
+@pytest.mark.parametrize("file", ["another", "same"])
+def test_an_account_of_google_that_is_named_anew_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """By another file, or by the same one with another content."""
+    key = rsa.generate_private_key(65537, 2048).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    about = {"type": "service_account", "token_uri": "http://127.0.0.1:9/token", "project_id": "p"}
+    for name in ("one", "other"):
+        told = {**about, "client_email": f"{name}@p.iam", "private_key": key.decode()}
+        path = tmp_path / (name if file == "another" else file)
+        path.write_text(json.dumps(told))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+        storage = open_storage("gs://bucket/store", {"token": "google_default", "project": "p"})
+        found = storage.client._session.credentials.credentials  # type: ignore[attr-defined]
+        assert found.service_account_email == f"{name}@p.iam"
+
+
+def _files_of(storage: Storage) -> object:
+    client = storage.client  # type: ignore[attr-defined]
+    return getattr(client, "_session", None) or client._files
 
 
 def test_a_server_that_is_gone_is_noticed_quickly(pauses: list[float]) -> None:

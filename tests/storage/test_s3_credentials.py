@@ -313,7 +313,7 @@ def test_renewed_keys_do_not_pile_up_clients(
     server: ExpiringServer, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A service that opens its store with new keys every hour. What is in use stays usable."""
-    monkeypatch.setattr("txnlog.storage.adapters.s3_files._INSTANCES_KEPT", 3)
+    monkeypatch.setattr("txnlog.storage.adapters.surroundings._INSTANCES_KEPT", 3)
     server.valid = {"key-0"}
     opened = [open_at(server, request, key=f"key-{hour}", secret="s") for hour in range(5)]
     clients = [storage.client.files for storage in opened]

@@ -36,6 +36,7 @@ from txnlog.storage.adapters.http_answers import (
     pause_asked,
 )
 from txnlog.storage.adapters.object_store import PART_BYTES, ListingPage, ObjectClient
+from txnlog.storage.adapters.surroundings import KeptBySurroundings, surroundings
 from txnlog.storage.whole import TooLarge, check_whole
 
 T = TypeVar("T")
@@ -60,6 +61,8 @@ _HINTS_BY_STATUS = BUSY_HINTS | {
 }
 _NO_ANSWER = "nothing answers: check the account's name or host, network and firewall"
 _NO_CREDENTIALS = "give account_key, sas_token, connection_string or a service principal"
+_VARIABLES = ("AZURE_", "IDENTITY_", "MSI_")
+"""How the names of those begin that adlfs and azure-identity read."""
 _NOT_FOUND = ("BlobNotFound", "ResourceNotFound", "PathNotFound")
 _PARTS_AT_ONCE = 2
 """An upload needs up to 2 * PART_BYTES of memory, whatever its size."""
@@ -76,7 +79,7 @@ class AzureClient(ObjectClient):
     """
 
     def __init__(self, container: str, options: Mapping[str, Any]) -> None:
-        self._files = _Files(**options)
+        self._files = _Files(**options, made_in=surroundings(_VARIABLES, {}))
         _leave_to_the_parent(self._files)
         self._container = self._files.service_client.get_container_client(container)
         # We retry ourselves: the library waits 15 s before it retries.
@@ -190,7 +193,7 @@ class AzureClient(ObjectClient):
         return answer
 
 
-class _Files(AzureBlobFileSystem):  # type: ignore[misc] # adlfs has no types
+class _Files(KeptBySurroundings, AzureBlobFileSystem):  # type: ignore[misc] # adlfs has no types
     """adlfs, for its service client.
 
     A class of its own has its own cache of instances in fsspec, so nobody else's are changed.

@@ -36,6 +36,7 @@ from txnlog.storage.adapters.http_answers import (
     pause_asked,
 )
 from txnlog.storage.adapters.object_store import PART_BYTES, ListingPage, ObjectClient
+from txnlog.storage.adapters.surroundings import KeptBySurroundings, surroundings
 from txnlog.storage.whole import TooLarge, check_whole
 
 _HINTS_BY_STATUS = BUSY_HINTS | {
@@ -56,6 +57,9 @@ _NOT_RENEWED = (
 )
 _CONNECT_S, _READ_S = 10, 60
 _RENEWED_EARLY_S = 300
+_VARIABLES = ("CLOUDSDK_", "GCE_", "GCSFS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
+"""How the names of those begin that gcsfs and google-auth read."""
+_FILES = {"GOOGLE_APPLICATION_CREDENTIALS": "~/.config/gcloud/application_default_credentials.json"}
 _SESSION_AT_REST = 308
 """The status of an upload in parts that wants more."""
 _SEEN = (200, 206)
@@ -88,7 +92,7 @@ class GcsClient(ObjectClient):
             else aiohttp.ClientTimeout(total=seconds)
         )
         # The plain one, also where gcsfs would look up each bucket's kind first.
-        self._session = _Session(**given)
+        self._session = _Session(**given, made_in=surroundings(_VARIABLES, _FILES))
         limits = (_CONNECT_S, _READ_S) if seconds is None else (seconds, seconds)
         self._session.credentials.maybe_refresh = partial(_renew, self._session.credentials, limits)
         self._bucket = quote(bucket, safe="")
@@ -250,7 +254,7 @@ class GcsClient(ObjectClient):
         return self._bucket_seen
 
 
-class _Session(GCSFileSystem):  # type: ignore[misc] # gcsfs has no types
+class _Session(KeptBySurroundings, GCSFileSystem):  # type: ignore[misc] # gcsfs has no types
     """gcsfs, for its session and its credentials.
 
     A class of its own has its own cache of instances in fsspec, so nobody else's are changed.

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError  # type: ignore[import-untyped]
 from txnlog.errors import UnsupportedFilesystem
 from txnlog.storage.adapters.http_answers import BUSY_HINTS, Answer, RequestFailed
 from txnlog.storage.adapters.object_store import PART_BYTES, ListingPage, ObjectClient
-from txnlog.storage.adapters.s3_credentials import surroundings
+from txnlog.storage.adapters.s3_credentials import aws_surroundings
 from txnlog.storage.adapters.s3_files import S3Files, code_of, status_of
 from txnlog.storage.whole import TooLarge
 
@@ -65,7 +65,7 @@ class S3Client(ObjectClient):
 
     def __init__(self, bucket: str, options: Mapping[str, Any]) -> None:
         self._bucket = bucket
-        given = {**options, "use_listings_cache": False, "made_in": surroundings()}
+        given = {**options, "use_listings_cache": False, "made_in": aws_surroundings()}
         try:
             self.files = S3Files(**given)
             conditional = self.files.knows_conditional_create()

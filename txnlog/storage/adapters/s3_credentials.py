@@ -9,11 +9,10 @@ nothing of requests.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
+
+from txnlog.storage.adapters.surroundings import surroundings
 
 _REFUSALS: Final = frozenset(
     {
@@ -43,22 +42,13 @@ def may_be_credentials(code: str, method: str) -> bool:
     return code in _REFUSALS or (method.startswith("head_") and code in _REFUSALS_WITHOUT_BODY)
 
 
-def surroundings() -> str:
-    """A digest of what botocore takes from the environment and the user's files, as it is now.
+def aws_surroundings() -> str:
+    """What botocore takes from its surroundings; see :func:`surroundings`.
 
-    Clients are kept by it: one that was made before a profile was renewed, or ``AWS_PROFILE`` set,
-    serves nobody who opens a store after that.
+    A client that was made before a profile was renewed, or ``AWS_PROFILE`` set, serves nobody who
+    opens a store after that.
     """
-    found: list[object] = []
-    found += sorted(item for item in os.environ.items() if item[0].startswith("AWS_"))
-    for variable, usual in _FILES.items():
-        path = Path(os.environ.get(variable) or usual)
-        try:
-            about = path.expanduser().stat()
-        except (OSError, RuntimeError):
-            continue
-        found.append((str(path), about.st_ino, about.st_size, about.st_mtime_ns))
-    return hashlib.sha256(repr(found).encode(errors="surrogateescape")).hexdigest()
+    return surroundings(("AWS_",), _FILES)
 
 
 class Renewal:

@@ -19,17 +19,15 @@ from s3fs.core import S3_RETRYABLE_ERRORS
 from txnlog.storage.adapters.s3_credentials import Renewal, may_be_credentials
 from txnlog.storage.adapters.s3_models import make_session
 from txnlog.storage.adapters.s3_reads import QuickReads, noting_requests, watch_requests
+from txnlog.storage.adapters.surroundings import KeptBySurroundings
 from txnlog.storage.whole import check_whole
 
 _BODY_ATTEMPTS = 3
-_INSTANCES_KEPT = 16
-"""fsspec keeps every instance, for stores that are opened alike. A process whose keys are renewed
-every hour keeps the newest ones; whoever has another may go on with it."""
 _READS_AT_ONCE = 32
 """How many requests are made together, by however many threads: half of the connections."""
 
 
-class S3Files(S3FileSystem):  # type: ignore[misc] # s3fs has no types
+class S3Files(KeptBySurroundings, S3FileSystem):  # type: ignore[misc] # s3fs has no types
     """s3fs with a read of one request, and with retries that end while a person still waits.
 
     A class of its own has its own cache of instances in fsspec, so nobody else's are changed.
@@ -47,12 +45,8 @@ class S3Files(S3FileSystem):  # type: ignore[misc] # s3fs has no types
         settings.setdefault("max_pool_connections", 64)
         return settings
 
-    def __init__(self, *args: Any, made_in: str = "", **options: Any) -> None:  # noqa: ARG002
-        # fsspec keeps instances by their arguments: ``made_in`` keeps those of one environment from
-        # being used in another.
+    def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        for token in list(self._cache)[: 1 - _INSTANCES_KEPT]:
-            self._cache.pop(token, None)
         given: Any = self.session
         self.session: Any = given or make_session(**self.kwargs)
         explicit = self.anon or self.key or "aws_access_key_id" in self.client_kwargs
