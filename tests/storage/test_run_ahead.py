@@ -125,6 +125,17 @@ def test_bytes_in_flight_are_bounded(waiting: Storage) -> None:
     assert huge.most == 1
 
 
+def test_calls_for_which_no_thread_can_be_started_run_here(
+    waiting: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The main thread has ended, and another one reads on: as at the exit."""
+    monkeypatch.setattr("concurrent.futures.thread._shutdown", True)
+    gauge = Gauge()
+    assert list(waiting.run_ahead(gauge.calls(50))) == gauge.begun == list(range(50))
+    with pytest.raises(StorageError, match="racing needs threads"):
+        waiting.race(lambda _, racer: racer, 1)
+
+
 def test_an_error_comes_in_its_turn_and_ends_it(waiting: Storage) -> None:
     """Earlier results are yielded; later calls that were begun are waited for and dropped."""
 

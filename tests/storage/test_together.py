@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import pytest
 
 from tests.support.runtime.forked_child import in_child
 from txnlog.storage import together
-from txnlog.storage.together import KeptThreads, run_together
+from txnlog.storage.together import KeptThreads, run_together, submit
 
 NAME = "txnlog-requests"
 
@@ -137,3 +138,35 @@ assert threading.active_count() >= 4
     command = [sys.executable, "-W", "error", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("['still', 'here']\n", "", 0)
+
+
+def test_calls_for_which_no_thread_can_be_started_run_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main thread has ended, and another one goes on: as at the exit. Each runs once."""
+    done: list[int] = []
+    with ThreadPoolExecutor(1) as pool:
+        over = threading.Event()
+        before = submit(pool, over.wait)
+        monkeypatch.setattr("concurrent.futures.thread._shutdown", True)
+
+        def waited(some: Iterable[Future[bool]]) -> None:
+            over.set()
+            wait(some)
+
+        monkeypatch.setattr(together, "wait", waited)
+        after = submit(pool, lambda: done.append(1), [before])
+        assert before.done(), "in the order in which they were given"
+        assert done == [1]
+        assert after.result() is None
+        with pytest.raises(ZeroDivisionError):
+            submit(pool, lambda: 1 // 0).result()
+        monkeypatch.undo()
+        monkeypatch.setattr(threading.Thread, "start", _refuse)
+        with ThreadPoolExecutor(1) as other:  # takes the call, and cannot start its thread
+            assert submit(other, lambda: done.append(2)).result() is None
+            monkeypatch.undo()
+            assert submit(other, lambda: done.append(3)).result() is None
+    assert done == [1, 2, 3]
+
+
+def _refuse(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")

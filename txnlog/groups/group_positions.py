@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from txnlog.errors import TxnlogError
@@ -20,6 +21,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.state.group import CommittedOffset, GroupState, LoggedPosition, OffsetCommit
 from txnlog.state.membership import Committer
+from txnlog.storage.together import submit
 
 CommitCallback: TypeAlias = Callable[[Mapping[TopicPartition, int], TxnlogError | None], object]
 """Called with the offsets of a commit, and with the error if they were not committed."""
@@ -131,7 +133,7 @@ class GroupPositions:
         self.finish()
         commits = self._checked(given, metadata, committer)
         thread = ThreadPoolExecutor(1, thread_name_prefix="txnlog-commit")
-        future = thread.submit(self._append, commits, committer)
+        future = submit(thread, partial(self._append, commits, committer))
         thread.shutdown(wait=False)
         self._under_way = _UnderWay(commits, future, callback, os.getpid())
 

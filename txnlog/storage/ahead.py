@@ -131,7 +131,8 @@ class _Ahead(Generic[T]):
                 self._pool = ThreadPoolExecutor(self._most_calls, "txnlog-ahead")
             begun = Begun(partial(self._waits.time, call))
             self._begun.append((self._next, begun))
-            self._pool.submit(begun.run)
+            with suppress(RuntimeError):  # at the interpreter's exit no thread can be started
+                self._pool.submit(begun.run)
             self._held_bytes += size_bytes
             self._next = next(self._calls, None)
         if self._next is None and self._pool is not None and self._is_mine():

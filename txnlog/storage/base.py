@@ -505,6 +505,12 @@ class Storage(ABC):
             try:
                 futures = [pool.submit(run, racer) for racer in range(PARALLEL_REQUESTS)]
                 wait(futures)
+            except RuntimeError as refused:
+                barrier.abort()
+                raise StorageError(
+                    f"{self.url}: racing needs threads, and none can be started once the main "
+                    "thread has ended: let it wait for the others"
+                ) from refused
             except BaseException:
                 barrier.abort()
                 raise

@@ -17,9 +17,9 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -85,6 +85,33 @@ class KeptThreads:
 
 
 THREADS: Final = KeptThreads()
+
+
+def submit(
+    pool: ThreadPoolExecutor, call: Callable[[], T], after: Iterable[Future[Any]] = ()
+) -> Future[T]:
+    """Run a call in a pool's thread; at the interpreter's exit, when none can be started, in this.
+
+    So it is for other threads once the main thread has ended. Here it waits for calls ``after``
+    which it comes, as it does in a pool of one thread.
+    """
+    future: Future[T] = Future()
+    turn = threading.Lock()
+
+    def run() -> None:
+        if not turn.acquire(blocking=False):
+            return  # a pool that could not start a thread may have kept it, and run it later
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised to who waits
+            future.set_exception(error)
+
+    try:
+        pool.submit(run)
+    except RuntimeError:
+        wait(after)
+        run()
+    return future
 
 
 class Begun(Generic[T]):

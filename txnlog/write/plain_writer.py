@@ -11,12 +11,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from txnlog.errors import CommitStateUnknown, StorageError, TxnlogError
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import IdempotentWriter, UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.state.producers import ProducerRef
+from txnlog.storage.together import submit
 from txnlog.write.deliveries import SentBatch, refuse
 from txnlog.write.retries import Retries
 from txnlog.write.topic_buffer import TopicBuffer
@@ -157,7 +159,8 @@ class BackgroundWriter:
             self._waiting[0].done() or len(self._waiting) >= _MAX_QUEUED_FLUSHES
         ):
             self._waiting.popleft().result()
-        self._waiting.append(self._pool.submit(self._write, buffers))
+        write = partial(self._write, buffers)
+        self._waiting.append(submit(self._pool, write, self._waiting))
 
     def take_refused(self) -> set[str]:
         """Topics that took no records lately: they were recreated, for example."""
