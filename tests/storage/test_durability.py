@@ -22,8 +22,9 @@ from txnlog.names import LogFile
 from txnlog.producer import Producer
 from txnlog.state.transaction import Outcome
 from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach
-from txnlog.testing import VirtualClock
+from txnlog.testing import HeapStorage, VirtualClock
 
 ENTRY = "topics/t/log/00000000000000000001.json"
 
@@ -281,6 +282,46 @@ def test_an_object_of_ours_counts_when_it_is_durable(
     assert disk.synced[:2] == ["file", "a!"]
     assert disk.synced.count("a!") == 3
     assert "a" in disk.synced[disk.synced.index("a!") :]
+
+
+class Silent(ForwardingStorage):
+    """Each request takes 90 s and gets no answer; puts take effect all the same, if they are to."""
+
+    def __init__(self, clock: VirtualClock, arrives: bool) -> None:
+        super().__init__(HeapStorage())
+        self.clock = clock
+        self.arrives = arrives
+        self.asked: list[str] = []
+
+    def _wait(self, kind: str) -> None:
+        self.asked.append(kind)
+        self.clock.sleep(90)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self._wait("put")
+        if self.arrives:
+            self.inner.put_if_absent(name, data)
+        raise StorageError("no answer to a put")
+
+    def get(self, name: str) -> bytes:
+        self._wait("get")
+        if not self.arrives:
+            raise StorageError("no answer to a get")
+        return self.inner.get(name)
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_server_that_is_silent_is_asked_for_no_longer_than_a_request_takes(
+    clock: VirtualClock, arrives: bool
+) -> None:
+    """Attempts are over after two seconds, but what was put is looked for: the caller repeats."""
+    storage = Silent(clock, arrives)
+    if arrives:
+        assert create_once(storage, "a/one", b"nonce 1", clock)
+    else:
+        with pytest.raises(StorageError, match="no answer to a get"):
+            create_once(storage, "a/one", b"nonce 1", clock)
+    assert storage.asked == ["put", "get"]
 
 
 # -- what producers are told ---------------------------------------------------------------------

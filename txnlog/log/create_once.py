@@ -15,6 +15,8 @@ retries_logger = logging.getLogger("txnlog.retries")
 
 _PUT_ATTEMPTS = 5
 _FIRST_PAUSE_S = 0.05
+_PATIENCE_S = 2.0
+"""After this no other attempt begins: where requests take long, the caller's patience counts."""
 
 
 def create_once(
@@ -52,7 +54,10 @@ def create_once(
     put = storage.put_decided if decided else storage.put_if_absent
     pause_s = _FIRST_PAUSE_S
     failure: StorageError | None = None
-    for _ in range(_PUT_ATTEMPTS):
+    deadline_s = clock.monotonic_s() + _PATIENCE_S
+    for attempt in range(_PUT_ATTEMPTS):
+        if attempt and clock.monotonic_s() >= deadline_s:
+            break
         taken = False
         try:
             if put(name, data):
