@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.simulation.long_runs.judge import Fate
 from tests.support.simulation.long_runs.run import (
+    BROKEN,
     CALM,
     FAILING,
     ROUGH,
@@ -22,6 +23,8 @@ from tests.support.simulation.long_runs.run import (
 from txnlog.testing import FaultRates
 
 WEATHERS = {"calm": CALM, "rough": ROUGH, "stormy": STORMY, "stalling": STALLING}
+SYNCS = {"failing": FAILING, "broken": BROKEN}
+"""Single syncs fail, or for a while all those of some folders."""
 SOAK_PARTS = 20
 SOAK_TRANSACTIONS = 100_000
 
@@ -61,16 +64,17 @@ def test_long_runs_without_evidence_of_the_storages_clock(ahead_ms: int | None) 
     run_many(0, ROUGH, 200, storage_ahead_ms=ahead_ms)
 
 
+@pytest.mark.parametrize("weather", ["failing", "broken"])
 @pytest.mark.more
 @pytest.mark.parametrize("transactions", [1, pytest.param(500, marks=pytest.mark.slow)])
-def test_long_runs_with_power_cuts(transactions: int) -> None:
+def test_long_runs_with_power_cuts(weather: str, transactions: int) -> None:
     """Syncs fail, and so does the power now and then: what was acknowledged is there after it."""
-    run_many(0, FAILING, transactions, turns=30 if transactions == 1 else TURNS)
+    run_many(0, SYNCS[weather], transactions, turns=30 if transactions == 1 else TURNS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(SOAK_PARTS))
 def test_soak(part: int) -> None:
     """100,000 committed transactions in all, in parts that can be run at the same time."""
-    weather = [CALM, ROUGH, STORMY, STALLING, FAILING][part % 5]
+    weather = [CALM, ROUGH, STORMY, STALLING, FAILING, BROKEN][part % 6]
     run_many(part * 1_000_000, weather, SOAK_TRANSACTIONS // SOAK_PARTS)

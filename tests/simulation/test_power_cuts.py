@@ -119,7 +119,8 @@ def dies_unsynced(faulty: FaultyStorage) -> None:
     faulty._before_request = before
 
 
-def test_a_reader_confirms_the_decision_that_it_believes() -> None:
+@pytest.mark.parametrize("age_ms", [0, 11_000])
+def test_a_reader_confirms_the_decision_that_it_believes(age_ms: int) -> None:
     """What follows from it may be put into a checkpoint; who cannot confirm it, waits."""
     heap = HeapStorage()
     faulty = FaultyStorage(heap)
@@ -133,8 +134,9 @@ def test_a_reader_confirms_the_decision_that_it_believes() -> None:
         if text.startswith("confirm"):
             raise StorageError("the device is gone")
 
-    failed = FaultyStorage(heap, before_request=failing)
-    assert values(attach(failed, clock=VirtualClock(seed=3))) == []
+    failed, clock = FaultyStorage(heap, before_request=failing), VirtualClock(seed=3)
+    clock.time_ms += age_ms
+    assert values(attach(failed, clock=clock)) == []
     assert values(attach(heap, clock=VirtualClock(seed=4))) == [b"x"]
     assert heap.unsynced == []
 
@@ -214,7 +216,7 @@ def test_what_a_power_cut_takes() -> None:
     assert faulty.put_if_absent("a/1", b"y") is False
     assert storage.unsynced == ["a/1", "a/2", "b/1"]
     faulty.confirm("a/1")
-    assert storage.unsynced == ["a/2", "b/1"]
+    assert storage.unsynced == ["a/2", "b/1"], "what was put before it, nothing else"
     other = storage.copy()
     assert other.power_cut() == ["a/2", "b/1"]
     assert [name for name, _ in other.list_all("")] == ["a/1"]

@@ -459,13 +459,16 @@ def test_an_init_that_is_not_durable_is_not_reported(store: Store, disk: Disk) -
 def test_nobody_marks_entries_for_a_decision_that_is_not_durable(
     store: Store, disk: Disk, clock: VirtualClock
 ) -> None:
-    """A power cut would leave markers in some logs, and no decision for the others."""
+    """Nor believes it, however old it is: a power cut would take it, and leave its markers here."""
     producer = begin(store)
     disk.broken = {"transactions/p"}
     with pytest.raises(CommitStateUnknown):
         producer.commit_transaction()
-    clock.time_ms += 30_000
-    assert values(another(store, LocalStorage(store.url))) == [b"x"]
+    for later_ms in (0, 30_000):
+        clock.time_ms += later_ms
+        assert values(another(store, LocalStorage(store.url))) == []
+    with pytest.raises(CommitStateUnknown, match="may or may not"):
+        another(store).transactions.abort("p", reason="a test")
     assert not list(disk.root.joinpath("topics/t/log").glob("*.commit"))
     disk.broken.clear()
     assert values(another(store, LocalStorage(store.url))) == [b"x"]

@@ -263,17 +263,19 @@ class TransactionAdmin:
             _check_abortable(head.state, number)
             if dry_run:
                 return describe_transaction(head)
-            if head.state.open:
-                try:
+            try:
+                if head.state.open:
                     aborted = settlement.abort_for_another(head, since, reason)
-                except StorageError as error:
-                    raise CommitStateUnknown(
-                        f"transaction {head.state.number} of {transactional_id!r} may or may not "
-                        f"be aborted: {error}. Repeat it, with number={head.state.number}"
-                    ) from error
-                if aborted is None:
-                    continue  # it has moved on meanwhile
-                head = aborted
+                    if aborted is None:
+                        continue  # it has moved on meanwhile
+                    head = aborted
+                else:
+                    transactions.confirm(head)  # it is told, and may not be durable
+            except StorageError as error:
+                raise CommitStateUnknown(
+                    f"transaction {head.state.number} of {transactional_id!r} may or may not "
+                    f"be aborted: {error}. Repeat it, with number={head.state.number}"
+                ) from error
             if head.state.prepared:
                 try:
                     done = settlement.finish(head, since)

@@ -163,13 +163,14 @@ class Settlement:
                 head = aborted
             elif not head.state.prepared:
                 return head
-            elif not self._needs_help(head) and not ended:
+            else:
                 # Conclusions from it may be written elsewhere, and outlive it.
                 try:
                     self._transactions.confirm(head)
                 except StorageError as error:
                     return error
-                return head
+                if not self._needs_help(head) and not ended:
+                    return head
             try:
                 self.finish(head, since)
             except TxnlogError as error:

@@ -22,7 +22,11 @@ class Fault(Enum):
 
 
 _SYNCED = ("put", "put_if_absent", "upload", "confirm")
-"""The kinds of requests that a failing sync can hit."""
+
+
+def is_synced(request: str) -> bool:
+    """Whether a failing sync can hit a request, by its text."""
+    return request.partition(" ")[0] in _SYNCED
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,9 @@ class FaultRates:
     Behaviour that is normal for storages has its own rates: ``tear_listing`` for listings and
     ``tear_delete`` for deletions that take several steps, each at least ``tear_ms`` after the one
     before it, with other processes in between. ``power_cut`` is a probability per step of the whole
-    simulation, see :meth:`~txnlog.testing.Simulation.power_cut`; it is not taken from the rates of
-    single processes.
+    simulation, see :meth:`~txnlog.testing.Simulation.power_cut`, and so is ``sync_outage``, see
+    :meth:`~txnlog.testing.Simulation.fail_syncs`, which takes ``outage_ms``; they are not taken
+    from the rates of single processes.
     """
 
     fail: float = 0.0
@@ -51,10 +56,12 @@ class FaultRates:
     tear_listing: float = 0.0
     tear_delete: float = 0.0
     power_cut: float = 0.0
+    sync_outage: float = 0.0
     delay_ms: tuple[int, int] = (50, 5_000)
     pause_ms: tuple[int, int] = (1_000, 120_000)
     tear_ms: tuple[int, int] = (0, 0)
     landing_ms: tuple[int, int] = (10, 30_000)
+    outage_ms: tuple[int, int] = (1_000, 60_000)
 
     def __post_init__(self) -> None:
         rates = [rate for _, rate in self._rates()]
@@ -66,6 +73,7 @@ class FaultRates:
             self.tear_listing,
             self.tear_delete,
             self.power_cut,
+            self.sync_outage,
         ]
         if min(others) < 0 or max(others) > 1:
             raise ValueError(f"a rate is a probability from 0 to 1: {others}")
@@ -91,7 +99,7 @@ class FaultRates:
         kind = request.partition(" ")[0]
         if kind == "delete" and self.partial and chance.random() < self.partial:
             return Fault.PARTIAL
-        if kind in _SYNCED and self.sync_fails and chance.random() < self.sync_fails:
+        if self.sync_fails and is_synced(request) and chance.random() < self.sync_fails:
             return Fault.SYNC_FAILS
         return None
 

@@ -72,7 +72,8 @@ class HeapStorage(Storage):
         self._places: list[str] = []
         """The folders, sorted."""
         self._created_ms: dict[str, int] = {}
-        self._unsynced: dict[str, set[str]] = {}
+        self._unsynced: dict[str, dict[str, None]] = {}
+        """By folder, the names that are not durable, in the order of the puts."""
         self._syncs = True
         _LIVE[self.url] = self
 
@@ -91,7 +92,7 @@ class HeapStorage(Storage):
             other._places = [*self._places]
             other._sorted = {folder: list(found) for folder, found in self._sorted.items()}
             other._created_ms = dict(self._created_ms)
-            other._unsynced = {folder: set(found) for folder, found in self._unsynced.items()}
+            other._unsynced = {folder: dict(found) for folder, found in self._unsynced.items()}
         return other
 
     # -- power cuts ------------------------------------------------------------------------------
@@ -106,12 +107,17 @@ class HeapStorage(Storage):
             self._syncs = True
 
     def confirm(self, name: str) -> None:
-        """Make an existing object durable. Raises ObjectNotFound."""
+        """Make an existing object durable, and what was put into its folder before it.
+
+        Raises ObjectNotFound.
+        """
         folder, _, last = check_name(name).rpartition("/")
         with self._lock:
             if last not in self._folders.get(folder, {}):
                 raise ObjectNotFound(f"there is no {self.url}/{name}")
-            self._unsynced.get(folder, set()).discard(last)
+            unsynced = self._unsynced.get(folder, {})
+            while last in unsynced:
+                unsynced.pop(next(iter(unsynced)))
 
     @property
     def unsynced(self) -> list[str]:
@@ -127,14 +133,18 @@ class HeapStorage(Storage):
         """Lose objects that are not durable; those that survive it are durable from then on.
 
         Args:
-            survives: by name, or by chance; none does if left out.
+            survives: by name, or by chance; none does if left out. By chance each folder loses
+                some of what was put last: filesystems keep the order.
 
         Returns:
             The lost names.
         """
         if isinstance(survives, random.Random):
-            chance = survives
-            gone = [name for name in self.unsynced if chance.random() < 0.5]
+            gone = []
+            for folder, names in sorted(self._unsynced.items()):
+                kept = survives.randint(0, len(names))
+                gone += [f"{folder}/{last}" if folder else last for last in [*names][kept:]]
+            gone.sort()
         else:
             gone = [name for name in self.unsynced if survives is None or not survives(name)]
         self.delete(gone)
@@ -161,7 +171,7 @@ class HeapStorage(Storage):
                 # What makes this name durable makes those beside it durable too.
                 self._unsynced.pop(folder, None)
             else:
-                self._unsynced.setdefault(folder, set()).add(last)
+                self._unsynced.setdefault(folder, {})[last] = None
             return True
 
     def put(self, name: str, data: bytes) -> None:
@@ -240,7 +250,7 @@ class HeapStorage(Storage):
                 if self._folders.get(folder, {}).pop(last, None) is not None:
                     names = self._sorted[folder]
                     del names[bisect_left(names, last)]
-                self._unsynced.get(folder, set()).discard(last)
+                self._unsynced.get(folder, {}).pop(last, None)
                 self._created_ms.pop(f"{folder}/{last}" if folder else last, None)
 
     def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:

@@ -17,7 +17,7 @@ from typing import TypeVar
 from txnlog.errors import StorageError
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
-from txnlog.testing.faults import ClockFaults, Fault, FaultRates
+from txnlog.testing.faults import ClockFaults, Fault, FaultRates, is_synced
 from txnlog.testing.faulty_storage import FaultyStorage, ProcessStopped
 from txnlog.testing.heap_storage import HeapStorage
 from txnlog.testing.process_clock import MachineClock, ProcessClock
@@ -120,6 +120,9 @@ class Simulation:
         self._step_ms = step_ms
         self._actors: list[_Actor] = []
         self._landings: list[tuple[int, str, Callable[[], object]]] = []
+        self._syncs_fail_until_ms = 0
+        self._broken: dict[str, bool] = {}
+        """By folder, whether its syncs fail in the outage of now, or of last."""
         self.on_power_cut: Callable[[], None] | None = None
         """Called after each power cut, before any process goes on: for the test's own judge."""
         if isinstance(self.storage, HeapStorage):
@@ -188,6 +191,8 @@ class Simulation:
         for _ in range(max_steps):
             if self.rates.power_cut and self.chance.random() < self.rates.power_cut:
                 self.power_cut()
+            if self._begins_to_fail():
+                self.fail_syncs(self.chance.randint(*self.rates.outage_ms))
             if self._landings:
                 self._land(self.clock.time_ms)
             going = [actor for actor in self._actors if not actor.done]
@@ -220,6 +225,28 @@ class Simulation:
                 actor.machine.wake_up()
         if self.on_power_cut is not None:
             self.on_power_cut()
+
+    def fail_syncs(self, for_ms: int) -> None:
+        """For so long, all syncs of some folders fail, of whichever process.
+
+        A half of the folders, by chance: what follows from a file that is not durable may be put
+        into another folder, and be durable there. A power cut does not end it.
+        """
+        self._syncs_fail_until_ms = self.clock.time_ms + for_ms
+        self._broken = {}
+        self.trace.append(Event(self.clock.time_ms, "disk", f"fails to sync for {for_ms} ms"))
+
+    def _begins_to_fail(self) -> bool:
+        over = self.clock.time_ms >= self._syncs_fail_until_ms
+        return over and self.rates.sync_outage > 0 and self.chance.random() < self.rates.sync_outage
+
+    def _fails_to_sync(self, request: str) -> bool:
+        if self.clock.time_ms >= self._syncs_fail_until_ms or not is_synced(request):
+            return False
+        folder = request.partition(" ")[2].rpartition("/")[0]
+        if folder not in self._broken:
+            self._broken[folder] = self.chance.random() < 0.5
+        return self._broken[folder]
 
     def _land(self, until_ms: int | None) -> None:
         """Let puts that are in flight take effect when their time has come."""
@@ -349,6 +376,8 @@ class _ProcessStorage(FaultyStorage):
 
     def _fault(self, text: str) -> Fault | None:
         fault = super()._fault(text) or self._actor.rates.draw(self.chance, text)
+        if fault is None and self._simulation._fails_to_sync(text):  # noqa: SLF001 - see below
+            fault = Fault.SYNC_FAILS
         self._note(text, fault)
         return fault
 

@@ -64,6 +64,14 @@ FAILING = replace(
     delay=0.01,
     power_cut=0.002,
 )
+BROKEN = replace(
+    CALM,
+    sync_outage=0.002,
+    outage_ms=(30_000, 60_000),
+    lose_response=0.004,
+    stop=0.001,
+    power_cut=0.001,
+)
 CLOCKS = ClockFaults(most_ms=2_000, drift_ppm=200, monotonic_ppm=50, jump=0.0005, asleep=0.5)
 
 
