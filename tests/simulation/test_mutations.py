@@ -16,6 +16,7 @@ import pytest
 from tests.support.seeds import tried_first
 from tests.support.simulation.long_runs.judge import Violation
 from tests.support.simulation.long_runs.run import (
+    BROKEN,
     CALM,
     DAY_MS,
     LEAST_AGE_MS,
@@ -35,7 +36,8 @@ from txnlog.log import sequence_log
 from txnlog.log.chapters import Chapters
 from txnlog.log.deadlines import Deadlines
 from txnlog.log.settlement import Settlement
-from txnlog.log.transaction_log import Head
+from txnlog.log.state_log import StateLog
+from txnlog.log.transaction_log import Head, TransactionLog
 from txnlog.read import consistent_cut
 from txnlog.state import transaction as transitions
 from txnlog.state.transaction import EntryRef, TransactionRef, TransactionState
@@ -114,6 +116,27 @@ def test_hazard_1_a_lost_response_taken_for_a_conflict(monkeypatch: Patch) -> No
 
     checks = ("aborted read", "torn", DAMAGE, "blocked", "hole")
     check_caught(monkeypatch, mutate, ROUGH, *checks, first=5, turns=FEW_TURNS)
+
+
+@pytest.mark.more
+def test_hazard_1_a_decision_that_is_not_durable_is_believed(monkeypatch: Patch) -> None:
+    """Nobody confirms what he finds: a power cut takes it, and leaves what followed from it."""
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(TransactionLog, "confirm", lambda *_: None)
+
+    checks = ("torn", "lost", "offsets", "aborted read")
+    check_caught(monkeypatch, mutate, BROKEN, *checks, first=3, turns=20)
+
+
+@pytest.mark.more
+def test_hazard_1_a_group_passes_what_is_not_durable(monkeypatch: Patch) -> None:
+    """A power cut takes the records, and others that come in their place are passed over."""
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(StateLog, "confirm_read", lambda _: None)
+
+    check_caught(monkeypatch, mutate, BROKEN, "offsets", "lost", first=103, turns=30)
 
 
 @pytest.mark.more

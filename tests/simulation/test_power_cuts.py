@@ -18,6 +18,7 @@ from tests.support.simulation.copy_job import (
     judge,
 )
 from tests.support.steps import begin, values
+from txnlog import TopicPartition
 from txnlog.errors import ProducerFenced, StorageError, TxnlogError
 from txnlog.producer import Producer
 from txnlog.store import attach
@@ -108,11 +109,11 @@ def with_open_transaction(heap: HeapStorage, faulty: FaultyStorage) -> Producer:
     return producer
 
 
-def dies_unsynced(faulty: FaultyStorage) -> None:
+def dies_unsynced(faulty: FaultyStorage, log: str = "transactions/") -> None:
     """The next put into an id's log shows, is not durable, and is the last thing that is done."""
 
     def before(text: str) -> None:
-        if text.startswith("put_if_absent transactions/"):
+        if text.startswith(f"put_if_absent {log}"):
             number = len(faulty.requests)
             faulty.faults = {number: Fault.SYNC_FAILS, number + 1: Fault.STOP_BEFORE}
 
@@ -139,6 +140,48 @@ def test_a_reader_confirms_the_decision_that_it_believes(age_ms: int) -> None:
     assert values(attach(failed, clock=clock)) == []
     assert values(attach(heap, clock=VirtualClock(seed=4))) == [b"x"]
     assert heap.unsynced == []
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_group_passes_no_record_that_a_power_cut_may_take(transactional: bool) -> None:
+    """Else it would pass the one that is written in its place."""
+    heap = HeapStorage()
+    store = attach(heap, create=True, clock=VirtualClock())
+    for topic in ("t", "out"):
+        store.topics.create(topic)
+    faulty = FaultyStorage(heap)
+    dies_unsynced(faulty, "topics/t/log/")
+    with pytest.raises(ProcessStopped), _producer(faulty, 2) as writer:
+        writer.send("t", b"first")
+    (entry,) = heap.unsynced
+    failing = FaultyStorage(heap)
+    reader = attach(failing, clock=VirtualClock(seed=3))
+    consumer = reader.consumer("t", group_id="g", auto_offset_reset="earliest")
+    assert [record.value for record in consumer.poll()] == [b"first"]
+
+    def commit() -> None:
+        if not transactional:
+            consumer.commit()
+            return
+        with reader.producer(transactional_id="p") as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send("out", b"first")
+                offsets = {TopicPartition("t", 0): 1}
+                producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+
+    def fail(text: str) -> None:
+        if text.startswith("confirm topics/t/log/"):
+            raise StorageError("the device is gone")
+
+    failing._before_request = fail
+    with pytest.raises(StorageError, match="the device is gone"):
+        commit()
+    assert entry in heap.unsynced
+    failing._before_request = None
+    commit()
+    heap.power_cut()
+    assert values(attach(heap, clock=VirtualClock(seed=4))) == [b"first"]
 
 
 def test_a_producer_confirms_that_somebody_else_ended_its_transaction() -> None:

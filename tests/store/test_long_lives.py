@@ -90,7 +90,7 @@ def test_what_is_remembered_does_not_follow_the_names_that_have_passed(
     monkeypatch.setattr(recent, "KEPT", 3)
     monkeypatch.setattr(settlement, "_MOST_REMEMBERED", 3)
     monkeypatch.setattr(record_buffers, "_KEPT_TOPICS", 3)
-    monkeypatch.setattr(held_folders, "_MOST_HELD", 8)
+    monkeypatch.setattr(held_folders, "_MOST_HELD", 3)
     storage = open_storage(str(tmp_path / "store")) if on_disk else HeapStorage()
     config = {"transaction.max.timeout.ms": 60_000, "log.cleanup.age.ms": 86_400_000}
     passing = Passing(attach(storage, create=True, clock=clock, config=config), clock)

@@ -39,8 +39,13 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         clock: Clock,
         policy: LogPolicy,
         topic_id_of: Callable[[str], str | None],
+        confirm_read: Callable[[str], None],
     ) -> None:
-        """``topic_id_of`` tells the id of a topic as it is now, None if there is none."""
+        """Make the log; nothing is read.
+
+        ``topic_id_of`` tells the id of a topic as it is now, None if there is none.
+        ``confirm_read`` makes durable what this process has read of a topic.
+        """
         super().__init__(
             SequenceLog(storage, names.group_log(group_id), clock),
             "group",
@@ -52,6 +57,7 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             policy=policy,
         )
         self._topic_id_of = topic_id_of
+        self._confirm_read = confirm_read
 
     def commit(
         self,
@@ -65,7 +71,8 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         """Add one entry that moves these offsets; returns its number.
 
         Offsets of a topic that was deleted would replace those of a later topic of its name. They
-        are left out, unless they are compared; None if no others are left.
+        are left out, unless they are compared; None if no others are left. What they pass is made
+        durable first: else a power cut could take it, and they would pass what comes in its place.
 
         Args:
             offsets: at least one.
@@ -81,6 +88,8 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             ConcurrentTransactions: an undecided transaction is about to move one of them.
             StorageError: the outcome is unknown.
         """
+        for topic in sorted({moved.topic for moved in offsets}):
+            self._confirm_read(topic)
         nonce = self.clock.token()
 
         def build(state: GroupState) -> OffsetsCommitted | None:

@@ -133,7 +133,14 @@ class Logs:
             if log is None:
                 folder = names.group_log(group_id)
                 check_case(self.storage, folder, f"group {group_id!r}", InvalidGroupId)
-                log = GroupLog(self.storage, group_id, self.clock, self._policy, self._topic_id_of)
+                log = GroupLog(
+                    self.storage,
+                    group_id,
+                    self.clock,
+                    self._policy,
+                    self._topic_id_of,
+                    lambda topic: self.topic(topic).confirm_read(),
+                )
                 self._groups.add(log)
             return log
 
