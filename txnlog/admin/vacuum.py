@@ -137,7 +137,7 @@ def vacuum_topic(
     files = list_segment_files(storage, topic)
     # Its own log: the memory is freed before the next topic.
     log = Logs(storage, logs.config, logs.clock).topic(topic)
-    log.refresh()
+    _refresh(log, dry_run=dry_run)
     if log.next_entry == 0:
         raise UnknownTopicOrPartition(
             f"topic {topic!r} does not exist and never existed, or its log is lost; none of its "
@@ -152,7 +152,7 @@ def vacuum_topic(
     if run.found_now and not dry_run:
         run.notes += note(sorted(run.found_now), "candidate")
         # A segment placed before the note was put shows now; a later writer sees the note.
-        log.refresh()
+        _refresh(log, dry_run=dry_run)
         run.judge_again(log.whole_segments())
         run.notes += note(sorted(run.found_now), "unplaced")
     if not dry_run:
@@ -162,6 +162,13 @@ def vacuum_topic(
     yield from _vacuum_manifests(log, ages, orphan_age_ms, dry_run=dry_run)
     proposals = names.topic_proposals(topic)
     yield from delete_old(storage.list_all(proposals), topic, ages, orphan_age_ms, dry_run=dry_run)
+
+
+def _refresh(log: TopicLog, *, dry_run: bool) -> None:
+    """Read a log by which files are deleted: not by an entry that a power cut may take."""
+    log.refresh()
+    if not dry_run:
+        log.confirm_read()
 
 
 def _vacuum_manifests(
@@ -178,12 +185,12 @@ def _vacuum_manifests(
             state = log.state
             if state.exists:
                 return True
-        log.refresh()  # It may have been recreated since.
+        _refresh(log, dry_run=dry_run)  # It may have been recreated since.
         with log.lock:
             state = log.state
             return state.exists
 
-    superseded, loose = manifests.leftovers(sizes, exists)
+    superseded, loose = manifests.leftovers(sizes, exists, dry_run=dry_run)
     old = storage.gather([partial(ages.reached, path, orphan_age_ms) for path in loose])
     doomed = [*superseded, *(path for path, is_old in zip(loose, old, strict=True) if is_old)]
     if doomed:

@@ -585,13 +585,14 @@ class Manifests:
             self._storage.delete(_superseded(found, listing, listing.files))
 
     def leftovers(
-        self, paths: Collection[str], exists: Callable[[], bool]
+        self, paths: Collection[str], exists: Callable[[], bool], *, dry_run: bool
     ) -> tuple[list[str], list[str]]:
         """The folder's files that are not needed according to the newest list.
 
         Args:
             paths: a listing of the folder, begun before this call.
             exists: tells whether there is a topic. If not, what its list names is not needed.
+            dry_run: nothing will be deleted, so the list need not be durable.
 
         Returns:
             Those; and manifests of a list that is not there yet, if there is no topic. Of one that
@@ -600,6 +601,8 @@ class Manifests:
         Raises CorruptEntry, StorageError.
         """
         newest = self.newest()
+        if newest is not None and not dry_run:
+            self.confirm(newest)
         number = newest.number if newest else -1
         live = newest.files if newest else set()
         loose: list[str] = []
