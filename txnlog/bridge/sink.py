@@ -216,6 +216,8 @@ class _Copying:
 
     def _commit(self, positions: Positions, partitions: list[TopicPartition]) -> None:
         progress = self._progress
+        # What Kafka is told to have must stay in the store: others would get its offsets.
+        self._sink.store.logs.confirm_ends((*where, at) for where, at in progress.moved().items())
         with reported("committing to Kafka"):
             for key, value in zip(*positions.encode(progress.moved()), strict=True):
                 self._produce(self._positions_topic, value, key, 0)

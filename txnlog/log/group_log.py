@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
 from txnlog import names
@@ -39,12 +39,12 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         clock: Clock,
         policy: LogPolicy,
         topic_id_of: Callable[[str], str | None],
-        confirm_read: Callable[[str], None],
+        confirm_ends: Callable[[Iterable[tuple[str, int, int]]], None],
     ) -> None:
         """Make the log; nothing is read.
 
         ``topic_id_of`` tells the id of a topic as it is now, None if there is none.
-        ``confirm_read`` makes durable what this process has read of a topic.
+        ``confirm_ends`` makes durable what offsets pass, by topic and partition.
         """
         super().__init__(
             SequenceLog(storage, names.group_log(group_id), clock),
@@ -57,7 +57,7 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             policy=policy,
         )
         self._topic_id_of = topic_id_of
-        self._confirm_read = confirm_read
+        self._confirm_ends = confirm_ends
 
     def commit(
         self,
@@ -88,8 +88,7 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             ConcurrentTransactions: an undecided transaction is about to move one of them.
             StorageError: the outcome is unknown.
         """
-        for topic in sorted({moved.topic for moved in offsets}):
-            self._confirm_read(topic)
+        self._confirm_ends((moved.topic, moved.partition, moved.offset) for moved in offsets)
         nonce = self.clock.token()
 
         def build(state: GroupState) -> OffsetsCommitted | None:

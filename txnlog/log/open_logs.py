@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from txnlog import names
@@ -139,7 +140,7 @@ class Logs:
                     self.clock,
                     self._policy,
                     self._topic_id_of,
-                    lambda topic: self.topic(topic).confirm_read(),
+                    self.confirm_ends,
                 )
                 self._groups.add(log)
             return log
@@ -151,6 +152,15 @@ class Logs:
         with log.lock:
             state = log.state
             return state.topic_id
+
+    def confirm_ends(self, ends: Iterable[tuple[str, int, int]]) -> None:
+        """See :meth:`TopicLog.confirm_ends`: topics, partitions and offsets."""
+        by_topic: dict[str, dict[int, int]] = {}
+        for topic, partition, end in ends:
+            by_topic.setdefault(topic, {})[partition] = end
+        self.storage.gather(
+            [partial(self.topic(topic).confirm_ends, found) for topic, found in by_topic.items()]
+        )
 
     def log(self, kind: Literal["topic", "group"], name: str) -> StateLog[Any, Any]:
         """The log that an entry reference names."""

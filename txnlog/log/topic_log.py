@@ -284,6 +284,19 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                 if segment.base_offset == places.start
             }
 
+    def confirm_ends(self, ends: Mapping[int, int]) -> None:
+        """Make durable what a reader has found before these offsets, by partition.
+
+        See :meth:`confirm_read`. The log is read again only if they lie beyond what is known of it
+        here: another process has read them. Raises CorruptEntry, StorageError.
+        """
+        if not self.log.storage.shows_early():
+            return
+        known = self._state.partitions
+        if any(n >= len(known) or known[n].end_offset < end for n, end in ends.items()):
+            self.refresh()
+        self.confirm_read()
+
     # -- settled appends -------------------------------------------------------------------------
 
     def whole_state(self) -> TopicState:
@@ -471,6 +484,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
                 return None
             self._check_kept(newest)
             self._adopt(newest)
+            # The list leaves out what a trim has deleted.
+            self.confirm_read()
             end = self._state.first_unsettled(KEPT_ENTRIES)
             begun = newest.end if newest and newest.topic_id == self._state.topic_id else 0
             if end - begun < SETTLED_AT_ONCE:

@@ -260,6 +260,10 @@ class Storage(ABC):
             ObjectNotFound: it is gone; only if it had to be looked up.
         """
 
+    def shows_early(self) -> bool:
+        """Whether an object may show before it is durable, so that ``confirm`` does something."""
+        return type(self).confirm is not Storage.confirm
+
     @abstractmethod
     def put(self, name: str, data: bytes) -> None:
         """Create a whole object under a name that nobody else uses.

@@ -88,6 +88,9 @@ class ForwardingStorage(Storage):
     def confirm(self, name: str) -> None:
         self.inner.confirm(name)
 
+    def shows_early(self) -> bool:
+        return self.inner.shows_early()
+
     def put(self, name: str, data: bytes) -> None:
         self.inner.put(name, data)
 

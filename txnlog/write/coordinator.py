@@ -241,6 +241,7 @@ class Coordinator:
 
     def begin(self, topics: Iterable[str] = (), *, consumed: Sequence[ConsumedOffset] = ()) -> None:
         """Put Ongoing at once, for a transaction that another process will continue."""
+        self._logs.confirm_ends((read.topic, read.partition, read.end) for read in consumed)
         self._participate(topics, {c.group_id for c in consumed}, consumed)
 
     def place(
