@@ -295,7 +295,10 @@ def test_contention_costs_a_lone_writer_one_append_more(store: Store, clock: Vir
 
 
 def test_placing_others_costs_a_read_each(store: Store) -> None:
-    """And a deletion of all; and as these are not there any more, some looks before its turn."""
+    """And a deletion of all; and as these are not there any more, some looks before its turn.
+
+    What others have put is confirmed before an attempt: twice, for one is lost.
+    """
     for number in range(5):
         propose(store, b"%d" % number)
     counting = CountingStorage(Losing(store))
@@ -306,7 +309,7 @@ def test_placing_others_costs_a_read_each(store: Store) -> None:
     log.place(segments)
     spent = counting.take()
     assert spent.pop("list") <= 11
-    assert spent == {"delete": 1, "get": 1 + 1 + 5, "put_if_absent": 3}
+    assert spent == {"confirm": 2, "delete": 1, "get": 1 + 1 + 5, "put_if_absent": 3}
     assert kinds(store)[-1] == "appends"
 
 

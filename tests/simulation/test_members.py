@@ -62,7 +62,7 @@ def test_many_join_at_one_instant() -> None:
 
 
 def test_many_leave_at_one_instant() -> None:
-    run = group_run(7, "rough", **LEAVERS)
+    run = group_run(9, "rough", **LEAVERS)
     left = [len(e["member_ids"]) for e in run.entries() if e["kind"] == "members-left"]
     assert max(left) >= 3
 

@@ -34,6 +34,7 @@ from txnlog.errors import (
 )
 from txnlog.log import sequence_log
 from txnlog.log.chapters import Chapters
+from txnlog.log.create_once import create_once
 from txnlog.log.deadlines import Deadlines
 from txnlog.log.settlement import Settlement
 from txnlog.log.state_log import StateLog
@@ -118,12 +119,24 @@ def test_hazard_1_a_lost_response_taken_for_a_conflict(monkeypatch: Patch) -> No
     check_caught(monkeypatch, mutate, ROUGH, *checks, first=5, turns=FEW_TURNS)
 
 
+def builds_on_anything(patch: Patch) -> None:
+    """Who puts an entry does not confirm the one before it."""
+    right = create_once
+
+    def create(*given: Any, **named: Any) -> bool:
+        storage, path, data, clock, _ = (*given, ())[:5]
+        return right(storage, path, data, clock, **named)
+
+    patch.setattr(sequence_log, "create_once", create)
+
+
 @pytest.mark.more
 def test_hazard_1_a_decision_that_is_not_durable_is_believed(monkeypatch: Patch) -> None:
     """Nobody confirms what he finds: a power cut takes it, and leaves what followed from it."""
 
     def mutate(patch: Patch) -> None:
         patch.setattr(TransactionLog, "confirm", lambda *_: None)
+        builds_on_anything(patch)
 
     checks = ("torn", "lost", "offsets", "aborted read")
     check_caught(monkeypatch, mutate, BROKEN, *checks, first=3, turns=20)
@@ -135,6 +148,7 @@ def test_hazard_1_a_group_passes_what_is_not_durable(monkeypatch: Patch) -> None
 
     def mutate(patch: Patch) -> None:
         patch.setattr(StateLog, "confirm_read", lambda _: None)
+        builds_on_anything(patch)
 
     check_caught(monkeypatch, mutate, BROKEN, "offsets", "lost", first=103, turns=30)
 

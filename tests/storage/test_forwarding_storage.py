@@ -28,7 +28,15 @@ METHODS = sorted(
 )
 NOT_HANDED_ON = {"local_path", "open_file"}
 CHANGES_NOTHING = {
-    *("address", "folds_case", "history", "lists_whole_folders", "local_path", "open_file"),
+    *(
+        "address",
+        "folds_case",
+        "history",
+        "lists_whole_folders",
+        "local_path",
+        "open_file",
+        "shows_early",
+    ),
     *("check_listing", "copies_of", "get", "get_many", "get_range", "get_ranges", "modified_ms"),
     *("list_all", "list_folders", "list_names", "list_unfinished_uploads", "size"),
     *("small_reads_at_once", "was_probed", "without_fsync", "trust", "confirm", "count_later"),

@@ -40,8 +40,8 @@ def create_once(
         name: the object's.
         data: its bytes.
         clock: for the pauses between attempts.
-        built_on: names beside it on which it depends. A successful put has made them durable on a
-            disk, with the folder; one that was only found to be ours may not have.
+        built_on: names beside it on which it depends, and which may not be durable: confirmed
+            first, since a power cut could take them and leave it.
         decided: every process that puts this object gives it these bytes; see
             :meth:`Storage.put_decided`.
 
@@ -60,6 +60,8 @@ def create_once(
             break
         taken = False
         try:
+            for found in built_on:
+                confirm(storage, found)
             if put(name, data):
                 return True
             taken = True

@@ -80,6 +80,8 @@ class SequenceLog:
         self.folder = folder
         self._clock = clock
         self.chapters = Chapters(storage, folder, clock)
+        self.durable = -1
+        """The newest entry that this process has put or confirmed; all before it are durable."""
         self._looks = Waits()
         self._listings: Waits | None = None
 
@@ -242,11 +244,18 @@ class SequenceLog:
         *,
         decided: bool = False,
     ) -> bool:
-        """Put file ``number`` behind ``newest_file``; see :func:`create_once`."""
+        """Put file ``number`` behind ``newest_file``; see :func:`create_once`.
+
+        That one is confirmed first unless this process has put or confirmed it: a power cut could
+        take it alone, and leave a hole in the log. So only the newest entry may not be durable.
+        """
         before = number - 1 if newest_file is None else newest_file
-        built_on = [self.path(before)] if number else []
+        built_on = [self.path(before)] if before > self.durable else []
         path = self.path(number)
-        return create_once(self.storage, path, data, self._clock, built_on, decided=decided)
+        if not create_once(self.storage, path, data, self._clock, built_on, decided=decided):
+            return False
+        self.durable = max(self.durable, number)
+        return True
 
     def mark(self, number: int, outcome: Outcome, data: bytes) -> None:
         """Put the control marker of an entry. Idempotent: every writer writes the same outcome.
@@ -260,8 +269,13 @@ class SequenceLog:
             confirm(self.storage, path)
 
     def confirm(self, number: int) -> None:
-        """Confirm entry ``number``, which was found in the log; see :func:`confirm`."""
-        confirm(self.storage, self.path(number))
+        """Confirm entry ``number``, which was found in the log; see :func:`confirm`.
+
+        One that this process has put or confirmed costs nothing.
+        """
+        if number > self.durable:
+            confirm(self.storage, self.path(number))
+            self.durable = number
 
     def read_checkpoint(self, number: int) -> bytes:
         """The bytes of the checkpoint after entry ``number``."""

@@ -105,8 +105,6 @@ class StateLog(Generic[EntryT, StateT]):
         self._cleaned_chapter = 0
         self._looked_at = (-1, 0.0)
         self._beside: list[Callable[[], object]] = []
-        self._durable = -1
-        """The newest file that is known to be durable."""
 
     def ref(self, number: int) -> EntryRef:
         """How a decision's list names entry ``number`` of this log."""
@@ -460,21 +458,17 @@ class StateLog(Generic[EntryT, StateT]):
             self._drop()
             return None
         self._change(lambda state: state.apply(number, entry))
-        self._durable = number
         return number
 
     def confirm_read(self) -> None:
-        """Make durable what was read of the log: something elsewhere is to follow from it.
+        """Make durable what was read of the log: something elsewhere follows from it.
 
         Without a request if nothing was read since the last time, or since an entry of ours. At
         once: does not wait for a thread that reads the log.
 
         Raises StorageError: it may not be durable.
         """
-        newest = self._state.newest_file
-        if newest > self._durable:
-            self.log.confirm(newest)
-            self._durable = newest
+        self.log.confirm(self._state.newest_file)
 
     def _encode(self, number: int, entry: EntryT) -> bytes:
         """The entry's bytes. An unreadable entry would make the log useless.

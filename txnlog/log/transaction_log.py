@@ -73,11 +73,13 @@ class UnreadableState:
 class _KnownId:
     """What saves a process requests about an id that it has met.
 
-    Entries before ``newest`` are not listed again. ``told_apart``: its folder is no other id's on a
-    disk that folds case. ``cleaned`` knows which chapters were closed last time.
+    Entries before ``newest`` are not listed again. ``durable``: see ``SequenceLog.durable``.
+    ``told_apart``: its folder is no other id's on a disk that folds case. ``cleaned`` knows which
+    chapters were closed last time.
     """
 
     newest: int = 0
+    durable: int = -1
     told_apart: bool = False
     cleaned: SequenceLog | None = None
     cleaned_at: int | None = None
@@ -264,7 +266,7 @@ class TransactionLog:
         """
         transactional_id = head.state.transactional_id
         kept = SequenceLog(self._storage, names.expired_log(transactional_id), self._clock)
-        kept.create(head.number, envelope.encode(head.state))
+        kept.create(head.number, envelope.encode(head.state), -1)  # it stands alone
         kept.delete_below(head.number)
         log = self._log(transactional_id)
         if log.listing(head.number).entries[-1:] > (head.number,):
@@ -293,6 +295,7 @@ class TransactionLog:
         data = envelope.encode_readable(state, DECODER, what, log.path(number))
         if not log.create(number, data, decided=decided):
             return False
+        self._known(state.transactional_id).durable = log.durable
         stalled = since.stalled_past(self._freeing.age_ms, self._clock)
         if not stalled and not self._storage.lists_whole_folders():
             return True
@@ -309,7 +312,9 @@ class TransactionLog:
         Raises:
             StorageError: it may not be durable.
         """
-        self._log(head.state.transactional_id).confirm(head.number)
+        log = self._log(head.state.transactional_id)
+        log.confirm(head.number)
+        self._known(head.state.transactional_id).durable = log.durable
 
     def never_counted(self, number: int, state: TransactionState, *, in_doubt: bool) -> bool:
         """True if ``state``, whose :meth:`put` returned False, was certainly never the id's state.
@@ -363,7 +368,9 @@ class TransactionLog:
             what = f"transactional id {transactional_id!r}"
             check_case(self._storage, folder, what, InvalidTransactionalId)
             known.told_apart = True
-        return SequenceLog(self._storage, folder, self._clock)
+        log = SequenceLog(self._storage, folder, self._clock)
+        log.durable = known.durable
+        return log
 
     def _known(self, transactional_id: str) -> _KnownId:
         known = self._ids.get(transactional_id)
