@@ -138,13 +138,18 @@ def _in_streaming_batch(frame: DataFrame, plan: Java) -> Iterator[Chance]:
     """Of a frame that is made of a batch: what its query has computed it with."""
     context = frame.sparkSession.sparkContext
     query_id = context.getLocalProperty(QUERY_ID)
-    if query_id is None or "LogicalRDD" not in map(kind, sequence(plan.collectLeaves())):
+    if query_id is None or not any(map(_may_be_batch, sequence(plan.collectLeaves()))):
         return
     jvm: Java = context._jvm  # noqa: SLF001 - Python's classes do not have it
     queries = frame._jdf.sparkSession().sharedState().activeStreamingQueries()  # noqa: SLF001
     query = queries.get(jvm.java.util.UUID.fromString(query_id))
     if query is not None and query.lastExecution() is not None:
         yield from _in_plan(query.lastExecution().analyzed())
+
+
+def _may_be_batch(leaf: Java) -> bool:
+    """Whether a leaf may be a stream's batch, which is computed anew by each write."""
+    return kind(leaf) == "LogicalRDD" and not leaf.rdd().isCheckpointed()
 
 
 def _in_expression(expression: Java, plan: Java) -> Iterator[Chance]:

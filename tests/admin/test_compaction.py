@@ -25,6 +25,7 @@ from txnlog.read.pin import ROUNDS
 from txnlog.results import MaintenanceFailure, Merge
 from txnlog.state.rewrites import Rewrite, resolve
 from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment
+from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
@@ -879,6 +880,28 @@ def test_a_cut_before_the_newer_record_needs_the_older_one(
         assert found == ([b"old", b"old"] if way == "neither" else alone)
     blocking.abort_transaction()
     assert store.snapshot(["t", "u"]).is_atomic
+
+
+def test_replaced_files_are_not_asked_for_by_each_snapshot(clock: VirtualClock) -> None:
+    """As long as a transaction is open: a consumer takes one with each poll."""
+    storage = CountingStorage(HeapStorage())
+    store = attach(storage, create=True, clock=clock)
+    for topic in ("t", "u"):
+        store.topics.create(topic, config={"cleanup.policy": "compact"})
+    for number in range(20):
+        put(store, ("a", str(number)))
+    blocking = begin(store, "blocks")
+    blocking.send("u", b"open", key=b"a")
+    blocking.flush()
+    both = begin(store, "both")
+    for topic in ("t", "u"):
+        both.send(topic, b"new", key=b"a")
+    both.commit_transaction()
+    compact(store)
+    storage.take()
+    for _ in range(5):
+        assert store.snapshot(["t", "u"]).is_atomic
+    assert storage.take()["size"] == 20
 
 
 def test_what_an_earlier_compaction_has_seen_is_remembered(

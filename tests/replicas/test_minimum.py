@@ -16,13 +16,17 @@ from typing import Any
 import pytest
 
 import txnlog
-from tests.support.replication.replica_folders import lose, make, reopened, values
+from tests.support.replication.replica_folders import lose, make, reopened, values, write
+from tests.support.steps import stop_before_marking
 from txnlog.errors import CommitStateUnknown, NotEnoughReplicas
-from txnlog.replication import ReplicaReturn, Replicas
+from txnlog.replication import Follower, ReplicaReturn, Replicas
 from txnlog.replication.roots import copies, puts
-from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
+from txnlog.state.transaction import HELP_AFTER_MS
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.together import run_together
+from txnlog.tables.pinned_topic import PinnedTopic
+from txnlog.testing import VirtualClock
 
 
 @pytest.fixture
@@ -249,3 +253,25 @@ def test_maintenance_brings_back_the_root_that_is_missing(
     steps = [*reopened(tmp_path).maintain()]
     assert [type(step) for step in steps] == [ReplicaReturn]
     assert in_sync(store) == ("r0-0", "r1-1")
+
+
+def test_what_was_decided_is_read_and_followed_below_it(tmp_path: Path) -> None:
+    """Though nothing can be confirmed: nor can anything be put that would outlive the decision."""
+    store = make(tmp_path, **{"min.insync.replicas": 2})
+    store.topics.create("t", config={"record.format": "parquet"})
+    write(store, "0")
+    producer = store.producer(transactional_id="x")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", value=b"1")
+    stop_before_marking(producer)
+    producer.commit_transaction()
+    found = find_replicated(store.storage)
+    assert found is not None
+    found.agreement.put_out(found.agreement.refresh(), "r1-0", "it fails")
+    later = VirtualClock(VirtualClock().now_ms() + HELP_AFTER_MS + 1_000, seed=99)
+    reader = txnlog.open(str(tmp_path / "a"), clock=later)
+    assert values(reader) == ["0", "1"]
+    assert PinnedTopic.of(reader.logs, "t").view.end_offsets == {0: 2}
+    Follower(reader, str(tmp_path / "standby")).follow()
+    assert values(txnlog.open(str(tmp_path / "standby"))) == ["0", "1"]

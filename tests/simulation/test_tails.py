@@ -7,6 +7,7 @@ then the power is cut, which takes what nobody has confirmed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -15,9 +16,11 @@ from tests.support.log.settling import settling_early
 from tests.support.steps import values
 from txnlog.admin.vacuum import Ages, FileDeletion, vacuum_topic
 from txnlog.names import TopicPartition
+from txnlog.state import envelope
+from txnlog.state.topic import TopicState
+from txnlog.state.topic_entries import ENTRY_DECODER, Append, Bundle, TopicEntry
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
-from txnlog.tables.pinned_topic import PinnedTopic
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
 DAY_MS = 86_400_000
@@ -106,8 +109,6 @@ CONCLUSIONS: dict[str, tuple[Callable[[Store], object], Callable[[Store], object
         partial(consume, how="transaction"),
     ),
     "offsets of another process": (partial(write, value=b"lost"), partial(consume, how="other")),
-    "the next entry": (partial(write, value=b"lost"), partial(write, value=b"more")),
-    "a table": (partial(write, value=b"lost"), lambda store: PinnedTopic.of(store.logs, "t")),
 }
 """What the process does that dies, and the one after it."""
 
@@ -204,3 +205,38 @@ def test_a_writer_confirms_only_what_others_have_put() -> None:
     assert spent(0, 0, 0) == [1, 0]
     assert spent(1, 1, 1) == [0, 1]
     assert spent(0, 1, 0, 1, 0, 0) == [3, 2]
+
+
+def test_an_end_within_a_file_that_is_just_read_is_not_taken_for_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One thread commits offsets while another folds a file of several entries."""
+    world = World()
+    reader = world.process().logs.topic("t")
+    reader.refresh()
+    log = world.process().logs.topic("t").log
+    known = reader.next_entry
+    for number in range(3):
+        write(world.process(), b"%d" % number)
+    files = range(known, known + 3)
+    decoded = [envelope.decode(data, ENTRY_DECODER, "") for data in log.read(files)]
+    entries = [entry for entry in decoded if isinstance(entry, Append)]
+    world.heap.delete([log.path(number) for number in files])
+    bundle = Bundle("n", world.clock.now_ms(), tuple(entries))
+    with world.heap.failing_sync():
+        world.heap.put_if_absent(log.path(known), envelope.encode(bundle))
+    real, seen = TopicState.fold, []
+
+    def fold(self: TopicState, entry: TopicEntry, number: int) -> int:
+        at_ms = real(self, entry, number)
+        if number == files[-1]:
+            seen.append(number)
+            with ThreadPoolExecutor(1) as other:
+                other.submit(reader.confirm_read).result()
+        return at_ms
+
+    monkeypatch.setattr(TopicState, "fold", fold)
+    reader.refresh()
+    assert seen
+    reader.confirm_read()
+    assert world.heap.unsynced == []

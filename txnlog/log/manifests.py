@@ -10,6 +10,7 @@ change, so everything before the entry in question is there too.
 from __future__ import annotations
 
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,6 +65,9 @@ _REWRITES_KEPT_MS = 86_400_000
 _CACHE_BYTES = 8 << 20
 _ATTEMPTS = 20
 
+_FOUND_FOR_S = 60.0
+"""Replaced files that were found are not asked for again by each snapshot."""
+
 _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -102,6 +106,7 @@ class Manifests:
         self._tables: OrderedDict[str, tuple[ManifestTable, int]] = OrderedDict()
         self._cached_bytes = 0
         self._rewrites: tuple[str, tuple[Rewrite, ...]] | None = None
+        self._found: tuple[float, frozenset[str]] = -math.inf, frozenset()
 
     def __reduce__(self) -> tuple[type[Manifests], tuple[object, ...]]:
         # Travels as a place; what it has read is read again where it arrives.
@@ -208,6 +213,21 @@ class Manifests:
     def confirm(self, found: ManifestList) -> None:
         """Make sure that a list which was found there is durable. Raises StorageError."""
         confirm(self._storage, f"{self.folder}/{names.manifest_list(found.number)}")
+
+    def files_exist(self, paths: frozenset[str]) -> bool:
+        """Whether these files of the topic's records are there, or were so within a minute.
+
+        Raises StorageError.
+        """
+        now_s = self._clock.monotonic_s()
+        found_s, found = self._found
+        if now_s - found_s > _FOUND_FOR_S or not paths <= found:
+            try:
+                self._storage.gather([partial(self._storage.size, path) for path in paths])
+            except ObjectNotFound:
+                return False
+            self._found = now_s, paths
+        return True
 
     # -- manifests -------------------------------------------------------------------------------
 

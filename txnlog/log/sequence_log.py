@@ -274,7 +274,10 @@ class SequenceLog:
         One that this process has put or confirmed costs nothing.
         """
         if number > self.durable:
-            confirm(self.storage, self.path(number))
+            try:
+                self.storage.confirm(self.path(number))
+            except ObjectNotFound:
+                return  # it was freed behind a checkpoint: that says nothing of it
             self.durable = number
 
     def read_checkpoint(self, number: int) -> bytes:

@@ -17,6 +17,7 @@ from txnlog.clock import Clock, Moment
 from txnlog.errors import (
     CorruptEntry,
     CorruptTransactionState,
+    NotEnoughReplicas,
     StorageError,
     TxnlogError,
     UnsupportedVersion,
@@ -167,6 +168,9 @@ class Settlement:
                 # Conclusions from it may be written elsewhere, and outlive it.
                 try:
                     self._transactions.confirm(head)
+                except NotEnoughReplicas as error:
+                    # Everything can be read, and nothing be put that would outlive the decision.
+                    return head if self._needs_help(head) or ended else error
                 except StorageError as error:
                     return error
                 if not self._needs_help(head) and not ended:

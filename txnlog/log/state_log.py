@@ -105,6 +105,8 @@ class StateLog(Generic[EntryT, StateT]):
         self._cleaned_chapter = 0
         self._looked_at = (-1, 0.0)
         self._beside: list[Callable[[], object]] = []
+        self._read_file = -1
+        """The newest file that was read, for those who do not wait for a thread that reads on."""
 
     def ref(self, number: int) -> EntryRef:
         """How a decision's list names entry ``number`` of this log."""
@@ -168,6 +170,7 @@ class StateLog(Generic[EntryT, StateT]):
         self._dropped = True
         change(self._state)
         self._dropped = False
+        self._read_file = self._state.newest_file
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -259,6 +262,7 @@ class StateLog(Generic[EntryT, StateT]):
             state.expire()
         self._state = state
         self._dropped = False
+        self._read_file = state.newest_file
         return "complete" if complete else "torn"
 
     @staticmethod
@@ -468,7 +472,7 @@ class StateLog(Generic[EntryT, StateT]):
 
         Raises StorageError: it may not be durable.
         """
-        self.log.confirm(self._state.newest_file)
+        self.log.confirm(self._read_file)
 
     def _encode(self, number: int, entry: EntryT) -> bytes:
         """The entry's bytes. An unreadable entry would make the log useless.

@@ -81,7 +81,7 @@ def cut_views(
     soon_ms = logs.clock.now_ms() + SKEW_MS
     for topic, view in truncated.items():
         shorter = [p for p, end in view.end_offsets.items() if end < views[topic].end_offsets[p]]
-        if view.needs_lost_segments(logs.storage, shorter, soon_ms):
+        if view.needs_lost_segments(shorter, soon_ms):
             return None
     return CutViews(truncated, frozenset(cut_off))
 

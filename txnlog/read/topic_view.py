@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Literal
 
 from txnlog.config import TopicConfig, check_whole_number, is_whole_number
 from txnlog.errors import (
     InvalidOption,
-    ObjectNotFound,
     OffsetOutOfRange,
     SnapshotExpired,
     UnknownTopicOrPartition,
@@ -236,7 +234,7 @@ class TopicView:
             as_rows=as_rows,
         )
 
-    def needs_lost_segments(self, storage: Storage, numbers: Iterable[int], now_ms: int) -> bool:
+    def needs_lost_segments(self, numbers: Iterable[int], now_ms: int) -> bool:
         """Whether some partitions end before what a rewrite has seen, and nothing else is left.
 
         Then what was replaced has records that were purged, or may be gone by ``now_ms``. Or it is
@@ -259,22 +257,21 @@ class TopicView:
             if old:
                 start = max(min(one.start for one in old), log_start)
                 spans[number] = start, min(max(one.end for one in old), end)
-        return bool(spans) and not self._has_files(storage, spans)
+        return bool(spans) and not self._has_files(spans)
 
-    def _has_files(self, storage: Storage, spans: Mapping[int, tuple[int, int]]) -> bool:
+    def _has_files(self, spans: Mapping[int, tuple[int, int]]) -> bool:
         """Whether the files of the segments at some offsets exist, if readers need them."""
         try:
             placed = self.placed(spans)
-            paths = {
+            paths = frozenset(
                 SegmentRef(self.topic, number, one.stored.name, one.stored.position).paths.log
                 for number, segments in placed.segments.items()
                 for one in segments
                 if one.entry not in placed.hidden_entries
-            }
-            storage.gather([partial(storage.size, path) for path in paths])
-        except (ObjectNotFound, OffsetOutOfRange, SnapshotExpired):
+            )
+        except (OffsetOutOfRange, SnapshotExpired):
             return False
-        return True
+        return self.manifests.files_exist(paths)
 
     def ranges(self, start: Mapping[int, int], end: Mapping[int, int]) -> list[SegmentRange]:
         """The ranges of segments between two offsets in each partition; no segment is touched.

@@ -138,6 +138,7 @@ class _Publication:
         self._target = target
         self._table = target.read()
         self._topic = PinnedTopic.of(logs, topic)
+        logs.topic(topic).confirm_read()  # a table stays as it was published
         self._columns = self._topic.columns
         self._schema = _delta_schema(self._columns)
 

@@ -140,6 +140,7 @@ class _Publication:
 
     def _pin(self, topic: str) -> None:
         self._topic = PinnedTopic.of(self._logs, topic)
+        self._logs.topic(topic).confirm_read()  # a table stays as it was published
         self._columns = self._topic.columns
         self._schema = iceberg_schema(self._columns)
 

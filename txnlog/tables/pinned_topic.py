@@ -34,12 +34,8 @@ class PinnedTopic:
 
     @classmethod
     def of(cls, logs: Logs, topic: str) -> PinnedTopic:
-        """Pin a topic, as far as a power cut leaves it: tables stay as they were published.
-
-        Raises InvalidOption if none of its segments are Parquet files.
-        """
+        """Pin a topic. Raises InvalidOption if none of its segments are Parquet files."""
         view = pin_topics(logs, [topic], "snapshot").views[topic]
-        logs.topic(topic).confirm_read()
         if not TopicConfig.of(view.config).has_parquet:
             raise InvalidOption(
                 f"topic {topic!r} is not stored in Parquet files, which a table could refer to; "

@@ -33,6 +33,7 @@ from txnlog.log.topic_log import TopicLog
 from txnlog.names import LogFile
 from txnlog.replication import root_names
 from txnlog.replication.roots.members import MarkedDisk, check_outside, is_nested
+from txnlog.replication.roots.replicated_storage import find_replicated
 from txnlog.replication.roots.same_bytes import put_same
 from txnlog.replication.standby.data_files import DataFileCopier
 from txnlog.replication.standby.rounds import ExpiredIds, LogVersion, Round, Rounds, StandbyState
@@ -438,9 +439,11 @@ class Follower:
     def _confirm(self, folders: Collection[str], view: SourceView) -> None:
         """Make sure that the newest files of these logs are durable at the source.
 
-        After a power cut others would have their numbers, which the standby never shows. Raises
-        StorageError.
+        After a power cut others would have their numbers, which the standby never shows. Of roots
+        it is not asked: it would need as many in sync as a writer does. Raises StorageError.
         """
+        if find_replicated(self._logs.storage) is not None:
+            return
         ends = {one.log.log.folder: one.state.newest_file for one in view.logs}
         ends |= {names.transaction_log(name): at for name, (at, _) in view.heads.items()}
         storage = self._logs.storage
