@@ -474,6 +474,10 @@ def test_addresses_of_namenodes() -> None:
     assert WebHdfsStorage("webhdfs://[::1]/a").namenodes() == ["http://[::1]:9870"]
     two = WebHdfsStorage("webhdfs://ns/a", {"namenodes": "n1:1, n2", "use_https": True})
     assert two.namenodes() == ["https://n1:1", "https://n2:9871"]
+    named = open_storage("webhdfs://n1:1,n2:2/a", {"namenodes": "n1:1/"})
+    assert isinstance(named, WebHdfsStorage)
+    assert named.namenodes() == ["http://n1:1"]
+    assert WebHdfsStorage("webhdfs://n1:1,n2:2/a").namenodes() == ["http://n1:1", "http://n2:2"]
 
 
 def test_datanodes_are_reached_as_told(hdfs: FakeWebHdfs) -> None:

@@ -344,7 +344,8 @@ def check_url(url: str) -> str:
         raise InvalidOption(
             f"credentials and queries do not belong in an {scheme} URL: use storage_options"
         )
-    port_of(split_url(f"{scheme}://{host}"), f"an {scheme} URL")
+    for one in host.split(","):  # WebHDFS takes several NameNodes
+        port_of(split_url(f"{scheme}://{one}"), f"an {scheme} URL")
     if not host or not path.strip("/"):
         raise InvalidOption(f"an {scheme} URL needs a host and a folder: {scheme}://host/folder")
     check_name(path.strip("/"))

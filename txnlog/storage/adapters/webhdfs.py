@@ -95,7 +95,7 @@ class WebHdfsStorage(HdfsStorage):
         secure = self.url.startswith("swebhdfs") or self._options.get("use_https")
         scheme = "https" if secure else "http"
         given = str(self._options.get("namenodes") or self._host)
-        hosts = [host.strip() for host in given.split(",") if host.strip()]
+        hosts = [name for host in given.split(",") if (name := host.strip().rstrip("/"))]
         port = _DEFAULT_PORTS[scheme]
         # An IPv6 address has colons within its brackets.
         found = [
