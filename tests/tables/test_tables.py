@@ -788,3 +788,23 @@ def test_deltas_own_reader_agrees(store: Store, tmp_path: Path) -> None:
     old = DeltaTable(str(table.folder), version=first)
     assert pa.table(old.scan(columns=["carrier"])).num_rows == 10
     assert check_same(store, table, COLUMNS) == 20
+
+
+@pytest.mark.parametrize("kind", [DeltaPublished, IcebergPublished])
+def test_what_is_published_is_durable_first(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Published]
+) -> None:
+    """A power cut would take it from the log, and leave it in the table."""
+    send(store, rows(0, 9))
+    table = kind(attach(LocalStorage(store.url)), tmp_path)
+    asked: list[str] = []
+
+    def confirm(_: LocalStorage, name: str) -> None:
+        asked.append(name)
+        raise StorageError("the device is gone")
+
+    monkeypatch.setattr(LocalStorage, "confirm", confirm)
+    with pytest.raises(StorageError, match="the device is gone"):
+        table.publish()
+    assert asked
+    assert all(name.startswith("topics/f/log/") for name in asked)
