@@ -188,10 +188,14 @@ def test_the_same_frame_twice(spark: SparkSession, topics: Store) -> None:
 def test_a_streams_batch_is_computed_by_each_write(
     spark: SparkSession, topics: Store, tmp_path: Path
 ) -> None:
-    """What the query has drawn is drawn again by the second write of foreach_batch."""
+    """What the query has drawn is drawn again by the second write of foreach_batch.
+
+    Unless the function keeps it, as the refusal says.
+    """
     numbers(spark, 0, 50).write.parquet(str(tmp_path / "files"))
 
     def halves(txn: SparkTransaction, batch: DataFrame) -> None:
+        batch = batch.localCheckpoint() if keeps else batch
         txn.write(batch.where("r < 0.5").drop("r"), topic="one")
         txn.write(batch.where("r >= 0.5").drop("r"), topic="other")
 
@@ -201,8 +205,12 @@ def test_a_streams_batch_is_computed_by_each_write(
         writer = writer.option("checkpointLocation", str(tmp_path / name))
         writer.trigger(availableNow=True).start().awaitTermination()
 
+    keeps = False
     with pytest.raises(PySparkException, match=r"random\(\) need not give the same values"):
         query(drawn(), "by-chance")
     assert (stored(topics, "one"), stored(topics, "other")) == ([], [])
     query(sf.rand(), "by-position")
     assert sorted(stored(topics, "one") + stored(topics, "other")) == [*range(50)]
+    keeps = True
+    query(drawn(), "kept")
+    assert sorted(stored(topics, "one") + stored(topics, "other")) == sorted(2 * [*range(50)])
