@@ -6,6 +6,7 @@ takes everything that nobody has confirmed, and that no later put into its folde
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -21,7 +22,7 @@ from tests.support.steps import begin, values
 from txnlog import TopicPartition
 from txnlog.errors import ProducerFenced, StorageError, TxnlogError
 from txnlog.producer import Producer
-from txnlog.store import attach
+from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
 
@@ -224,6 +225,46 @@ def test_an_entry_that_was_found_to_be_ours_makes_the_one_before_it_durable() ->
     assert heap.unsynced == []
     assert heap.power_cut() == []
     assert values(attach(heap, clock=VirtualClock(seed=9))) == [b"STOP_BEFORE", b"LOSE_RESPONSE"]
+
+
+def _writes(store: Store) -> None:
+    with store.producer() as producer:
+        producer.send("t", b"mine")
+
+
+def _commits(store: Store) -> None:
+    with store.producer(transactional_id="p") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("t", b"mine")
+
+
+@pytest.mark.parametrize("write", [_writes, _commits])
+@pytest.mark.parametrize(
+    ("lost", "dies"),
+    [("topics/t/log/", _writes), ("topics/t/log/", _commits), ("transactions/", _commits)],
+)
+def test_a_process_that_outlives_its_server_leaves_no_hole(
+    lost: str, dies: Callable[[Store], None], write: Callable[[Store], None]
+) -> None:
+    """The server loses the end of a log that the process has read; the process goes on."""
+    heap = HeapStorage()
+    first = attach(heap, create=True, clock=VirtualClock())
+    first.topics.create("t")
+    _commits(first)
+    living = attach(heap, clock=VirtualClock(seed=3))
+    write(living)
+    faulty = FaultyStorage(heap)
+    dies_unsynced(faulty, lost)
+    with suppress(ProcessStopped):
+        dies(attach(faulty, clock=VirtualClock(seed=2)))
+    assert len(heap.unsynced) == 1
+    assert living.topics.describe("t").partitions[0].end_offset >= 2
+    heap.power_cut()
+    write(living)
+    write(living)
+    found = values(attach(heap, clock=VirtualClock(seed=4)))
+    assert found == values(living) == [b"mine"] * 4
 
 
 def test_an_init_that_finds_its_own_state_confirms_it() -> None:

@@ -40,8 +40,8 @@ def create_once(
         name: the object's.
         data: its bytes.
         clock: for the pauses between attempts.
-        built_on: names beside it on which it depends, and which may not be durable: confirmed
-            first, since a power cut could take them and leave it.
+        built_on: names on which it depends, and which may not be durable: confirmed first, since a
+            power cut could take them and leave it.
         decided: every process that puts this object gives it these bytes; see
             :meth:`Storage.put_decided`.
 
@@ -49,6 +49,7 @@ def create_once(
         True if the object is ours, False if it is another's.
 
     Raises:
+        ObjectNotFound: one of ``built_on`` is gone; nothing was put, or only with an error.
         StorageError: the outcome is unknown (hazard 2): it may be there now or appear later.
     """
     put = storage.put_decided if decided else storage.put_if_absent
@@ -61,10 +62,12 @@ def create_once(
         taken = False
         try:
             for found in built_on:
-                confirm(storage, found)
+                storage.confirm(found)
             if put(name, data):
                 return True
             taken = True
+        except ObjectNotFound:
+            raise
         except StorageError as error:
             failure = error
         try:

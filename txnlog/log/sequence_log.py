@@ -248,6 +248,10 @@ class SequenceLog:
 
         That one is confirmed first unless this process has put or confirmed it: a power cut could
         take it alone, and leave a hole in the log. So only the newest entry may not be durable.
+
+        Raises:
+            ObjectNotFound: that one is gone: its name was freed, or the storage has lost it after
+                it was read here. What was read of the log is to be read again.
         """
         before = number - 1 if newest_file is None else newest_file
         built_on = [self.path(before)] if before > self.durable else []

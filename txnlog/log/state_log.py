@@ -455,7 +455,12 @@ class StateLog(Generic[EntryT, StateT]):
         Raises what :meth:`append` does. The caller must hold the lock.
         """
         number, newest_file = self._state.next_entry, self._state.newest_file
-        if not self.log.create(number, self._encode(number, entry), newest_file):
+        try:
+            if not self.log.create(number, self._encode(number, entry), newest_file):
+                return None
+        except ObjectNotFound as error:
+            _logger.warning("%s; %s is read again", error, self.log.folder)
+            self._drop()
             return None
         if self._may_be_freed(number, self._listed_at):
             _logger.warning("%s was put, and its name may have been freed", self.log.path(number))

@@ -293,8 +293,11 @@ class TransactionLog:
         log = self._log(state.transactional_id)
         what = f"transactional id {state.transactional_id!r}"
         data = envelope.encode_readable(state, DECODER, what, log.path(number))
-        if not log.create(number, data, decided=decided):
-            return False
+        try:
+            if not log.create(number, data, decided=decided):
+                return False
+        except ObjectNotFound:
+            return False  # the entry before it is gone: what the caller has read is no more
         self._known(state.transactional_id).durable = log.durable
         stalled = since.stalled_past(self._freeing.age_ms, self._clock)
         if not stalled and not self._storage.lists_whole_folders():
