@@ -360,6 +360,7 @@ def test_a_removal_meets_a_put_under_a_freed_name(clock: VirtualClock) -> None:
 
         faulty = FaultyStorage(storage, on_wait=remove)
         sleeper = attach(faulty, clock=clock).logs.transactions
+        sleeper._known("p").durable = old.number  # it has put that itself
         begun = len(faulty.requests)
         faulty.faults = {begun + number: Fault.DELAY}
         assert not sleeper.put(old.number + 1, late, since), faulty.requests[begun:]
