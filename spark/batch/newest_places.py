@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from txnlog.spark.batch.pinned_read import PinnedRead
 
 _MOST_INT: Final = (1 << 31) - 1
-_BY_TIME: Final = "CAST(unix_micros(timestamp) AS DECIMAL(19)) * 4294967296 + partition"
+_BY_TIME: Final = "CAST(unix_micros(`timestamp`) AS DECIMAL(19)) * 4294967296 + `partition`"
 """A number, which Spark's hash aggregation takes: timestamps, of equal ones partitions."""
 
 
@@ -114,8 +114,8 @@ class KeyedRows:
 
     def marks(self, places: DataFrame) -> DataFrame:
         """Rows of 64 bits: of the places that are there once, not of those that are there twice."""
-        bucket = sf.expr(f"CAST(offset >> 6 AS {self.bucket})").alias("bucket")
-        bits = sf.expr("bit_xor(1L << CAST(offset & 63 AS INT))").alias("bits")
+        bucket = sf.shiftright("offset", 6).cast(self.bucket).alias("bucket")
+        bits = sf.expr("bit_xor(1L << CAST(`offset` & 63 AS INT))").alias("bits")
         return places.groupBy(*self.topic, "partition", bucket).agg(bits)
 
     def is_marked(self, rows: DataFrame, marks: DataFrame) -> Column:

@@ -106,7 +106,7 @@ class Manifests:
         self._tables: OrderedDict[str, tuple[ManifestTable, int]] = OrderedDict()
         self._cached_bytes = 0
         self._rewrites: tuple[str, tuple[Rewrite, ...]] | None = None
-        self._found: tuple[float, frozenset[str]] = -math.inf, frozenset()
+        self._found: tuple[float, object, frozenset[str]] = -math.inf, None, frozenset()
 
     def __reduce__(self) -> tuple[type[Manifests], tuple[object, ...]]:
         # Travels as a place; what it has read is read again where it arrives.
@@ -214,19 +214,20 @@ class Manifests:
         """Make sure that a list which was found there is durable. Raises StorageError."""
         confirm(self._storage, f"{self.folder}/{names.manifest_list(found.number)}")
 
-    def files_exist(self, paths: frozenset[str]) -> bool:
+    def files_exist(self, paths: frozenset[str], config: object) -> bool:
         """Whether these files of the topic's records are there, or were so within a minute.
 
-        Raises StorageError.
+        They are asked for again when the topic's settings, as its state holds them, are others: a
+        shorter delay of deletions may have come and gone. Raises StorageError.
         """
         now_s = self._clock.monotonic_s()
-        found_s, found = self._found
-        if now_s - found_s > _FOUND_FOR_S or not paths <= found:
+        found_s, known, found = self._found
+        if now_s - found_s > _FOUND_FOR_S or known is not config or not paths <= found:
             try:
                 self._storage.gather([partial(self._storage.size, path) for path in paths])
             except ObjectNotFound:
                 return False
-            self._found = now_s, paths
+            self._found = now_s, config, paths
         return True
 
     # -- manifests -------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ class TopicView:
         return cls(
             topic=topic,
             topic_id=state.topic_id,
-            config=dict(state.config),
+            config=state.config,
             partitions=tuple(
                 PartitionView(
                     partition.log_start_offset,
@@ -271,7 +271,7 @@ class TopicView:
             )
         except (OffsetOutOfRange, SnapshotExpired):
             return False
-        return self.manifests.files_exist(paths)
+        return self.manifests.files_exist(paths, self.config)
 
     def ranges(self, start: Mapping[int, int], end: Mapping[int, int]) -> list[SegmentRange]:
         """The ranges of segments between two offsets in each partition; no segment is touched.
