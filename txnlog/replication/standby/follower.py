@@ -401,7 +401,7 @@ class Follower:
             files |= found
             logs[names.transaction_log(name)] = LogVersion(attempt, 0)
         self._failed.add(attempt)
-        self._confirm({one for one, version in logs.items() if version.attempt == attempt}, view)
+        self._confirm([one for one, version in logs.items() if version.attempt == attempt], view)
         self._target.put_round(
             partial(put_same, self._target, root_names.standby_file(attempt, name), data)
             for name, data in files.items()

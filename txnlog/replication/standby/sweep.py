@@ -64,13 +64,13 @@ def sweep_rounds(rounds: Rounds, newest: Round) -> None:
             with suppress(ObjectNotFound):  # an earlier sweep has come that far
                 gone |= rounds.expired(one).items() - kept.items()
             lists.add(one.expired)
-        for log, version in gone.items():
+        for log, version in sorted(gone.items()):
             if version.attempt in alive:
                 root = root_names.standby_file(version.attempt, "")
                 for folder in version.folders(log):
                     doomed += [name for name, _ in target.list_all(root + folder)]
     # Last what tells what else may go.
-    last = [root_names.expired_list(attempt) for attempt in lists if attempt]
+    last = [root_names.expired_list(attempt) for attempt in sorted(lists) if attempt]
     target.delete(sorted({*doomed}.difference(last)))
     target.delete(last + [root_names.round_file(number) for number in old])
     rounds.forget(end)
