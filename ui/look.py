@@ -138,14 +138,8 @@ def look_at(
 ) -> Look:
     """The first ``count`` records that are wanted on the way from ``begin``, in each partition.
 
-    Args:
-        storage: the view's.
-        clock: tells when it has taken long enough.
-        view: the pinned topic.
-        begin: offsets by partition; those that it leaves out are not looked at.
-        wanted: which records.
-        count: how many there may be.
-        older: whether the way leads back, from what lies before ``begin``.
+    Partitions that ``begin`` leaves out are not looked at. With ``older`` the way leads back, from
+    what lies before it. The clock tells when it has taken long enough.
     """
     return _Looking(storage, clock, view, begin, wanted, count, older=older).look()
 

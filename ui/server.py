@@ -27,19 +27,13 @@ def serve(
 ) -> None:
     """Show a store in the browser; returns when it is interrupted.
 
-    Args:
-        store: which.
-        announce: called with the URL to open, once it is ready.
-        port: 0 takes one that is free.
-        host: another address than this machine's own only with a password. None: one of this
-            machine's that no other server has, as browsers send cookies to all ports of a host.
-        password: asked for in place of a token in the URL.
-        allow_changes: whether the store can be changed from the pages.
-        log: called with a line for each change.
+    ``announce`` is called with the URL to open, once it is ready; ``log`` with a line for each
+    change. Port 0 takes one that is free. Another ``host`` than this machine's own needs a
+    ``password``, which is asked for in place of a token in the URL; None is an address of this
+    machine that no other server has, as browsers send cookies to all ports of a host.
 
-    Raises:
-        InvalidOption: the address needs a password, that is empty, or the address cannot be
-            listened at.
+    Raises InvalidOption: the address needs a password, that is empty, or the address cannot be
+    listened at.
     """
     from txnlog.ui.connections import limited_server
 

@@ -43,9 +43,8 @@ class ChangeFeedPlan:
 def plan_changes(options: Mapping[str, str]) -> ChangeFeedPlan:
     """Pin a feed.
 
-    Raises:
-        InvalidOption: the options are unknown, malformed or contradict each other.
-        TxnlogError: the store or the topic is not there, or records were deleted.
+    Raises InvalidOption: the options are unknown, malformed or contradict each other; TxnlogError:
+    the store or the topic is not there, or records were deleted.
     """
     parsed = parse_read(options)
     _check_batch(parsed)

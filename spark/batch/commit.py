@@ -52,9 +52,8 @@ def find_open_transaction(store: Store, transactional_id: str) -> TransactionRef
     One that has rows of topics, and no offsets that a read has consumed, was left open by a write
     that died: it is aborted when this one begins its own.
 
-    Raises:
-        InvalidTxnState: a read had begun one and it has ended. Writing without it would leave
-            the group's offsets behind, and the same records would be processed again.
+    Raises InvalidTxnState: a read had begun one and it has ended. Writing without it would leave
+    the group's offsets behind, and the same records would be processed again.
     """
     head = store.logs.transactions.head(transactional_id)
     if head is None:
@@ -74,9 +73,8 @@ def find_open_transaction(store: Store, transactional_id: str) -> TransactionRef
 def append(store: Store, segments: SegmentsByTopic) -> None:
     """Place segments of one topic without a transaction: one put makes all of them visible.
 
-    Raises:
-        CommitStateUnknown: the storage failed; nothing was deleted.
-        TxnlogError: nothing was written; the files were deleted.
+    Raises CommitStateUnknown: the storage failed, and nothing was deleted; other TxnlogErrors:
+    nothing was written, and the files were deleted.
     """
     ((topic, placed),) = segments.items()
     log = store.logs.topic(topic)
@@ -102,17 +100,12 @@ def commit_transaction(
 ) -> None:
     """Place segments in one transaction and commit it, with the offsets that a read stored in it.
 
-    Args:
-        store: the store.
-        transactional_id: the transaction's id.
-        timeout_ms: how long it may take from the first placement to the decision.
-        segments: by topic.
-        continued: the open transaction to go on with, or None to begin one.
+    It goes on with the open transaction ``continued``, or begins one, with ``timeout_ms`` from the
+    first placement to the decision.
 
-    Raises:
-        ProducerFenced: another instance took the id over, or the transaction timed out.
-        CommitFailed: the group has moved since the read.
-        CommitStateUnknown: nothing was deleted; the next use of the id settles it.
+    Raises ProducerFenced: another instance took the id over, or the transaction timed out;
+    CommitFailed: the group has moved since the read; CommitStateUnknown: nothing was deleted, and
+    the next use of the id settles it.
     """
     coordinator = Coordinator(store.logs, transactional_id, timeout_ms)
     offsets: dict[str, list[OffsetCommit]] = {}
@@ -137,8 +130,7 @@ def place_and_commit(
 ) -> dict[TopicPartition, list[range]]:
     """Steps 2 to 6 of a transaction; on a failure it is aborted and the error goes on.
 
-    Returns:
-        By partition, the offsets that the records were given.
+    Returns by partition the offsets that the records were given.
     """
     with abort_on_error(store, coordinator, segments, begun=begun):
         placed = coordinator.place(segments, offsets)

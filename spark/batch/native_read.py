@@ -184,12 +184,9 @@ def _fields(layout: FileLayout) -> list[object]:
 
 
 class NativeReader:
-    """Makes frames of files, each with exactly ``read_schema(columns)``.
+    """Makes frames of files, each with exactly ``read_schema(columns)``; ``root`` in Hadoop's form.
 
-    Args:
-        spark: the session.
-        root: the store's, in Hadoop's form.
-        columns: which; offsets and the like have a cost only if they are among them.
+    Offsets and the like have a cost only if they are among the columns.
     """
 
     def __init__(self, spark: SparkSession, root: str, columns: ScanColumns) -> None:
@@ -365,9 +362,7 @@ def _place(part: SegmentRange) -> tuple[_Value, ...]:
 class _Places:
     """What belongs to the file of a row, as SQL: by the file's number.
 
-    Args:
-        parts: the ranges of the files, in the order of their relation.
-        names: the columns that are read from them.
+    ``parts`` are in the order of their relation; ``names`` are the columns that are read from them.
     """
 
     def __init__(self, parts: Sequence[SegmentRange], names: Sequence[str]) -> None:

@@ -35,15 +35,10 @@ class KeyedRows:
     """The columns of what is read that tell a record's key, place and time.
 
     Frames of places have them as ``key``, ``partition``, ``offset`` and ``timestamp``, and as
-    ``topic`` if several are read.
-
-    Args:
-        keys: the columns of the key.
-        place: those of the place and the time, by their names in frames of places.
-        ending: tells whether a record deletes its key.
-        many_partitions: several are read.
-        bucket: Spark's type for the 64th part of an offset. An INT and a partition are joined as
-            one number, which is faster.
+    ``topic`` if several are read. ``place`` has the columns of the place and the time by these
+    names; the column ``ending`` tells whether a record deletes its key. ``bucket`` is Spark's type
+    for the 64th part of an offset: an INT and a partition are joined as one number, which is
+    faster.
     """
 
     keys: tuple[str, ...]

@@ -91,10 +91,9 @@ def committed_offsets(
 def pin_read(store: Store, options: ReadOptions) -> PinnedRead:
     """Take a snapshot of the subscribed topics and choose the range between both ends.
 
-    Raises:
-        UnknownTopicOrPartition: a topic or partition does not exist.
-        OffsetOutOfRange: an offset is not in the log (unless failOnDataLoss is false).
-        InvalidOption: offsets for topics or partitions other than those subscribed.
+    Raises UnknownTopicOrPartition; OffsetOutOfRange: an offset is not in the log (unless
+    failOnDataLoss is false); InvalidOption: offsets for topics or partitions other than those
+    subscribed.
     """
     # The group first: what it has committed then lies inside the logs that the snapshot finds.
     group = _read_group(store, options.group_id) if options.group_id else None

@@ -151,15 +151,10 @@ def read_in_order(
     options: Mapping[str, str],
     settings: Mapping[str, str],
 ) -> DataFrame:
-    """The rows of files in their order, task after task.
+    """The rows of files, as :meth:`Planner.plan` returns them, in their order, task after task.
 
-    Args:
-        spark: the session.
-        root: the store's, in Hadoop's form.
-        files: as :meth:`Planner.plan` returns them.
-        schema: the columns to read, by the files' names for them.
-        options: of Spark's Parquet source.
-        settings: instead of the session's.
+    ``root`` is the store's, in Hadoop's form. ``schema`` has the columns by the files' names for
+    them. ``options`` are those of Spark's Parquet source; ``settings`` override the session's.
     """
     session: _Java = spark._jsparkSession  # noqa: SLF001 - no other way
     jvm = JavaClasses(spark)

@@ -76,12 +76,9 @@ _DECODER = msgspec.json.Decoder(Origin)
 class CommitScope:
     """The offsets that a write commits, and so the rows that it may write.
 
-    Args:
-        transactional_id: of its options, or None.
-        continued: the transaction of a read that it commits, or None.
-        in_block: it belongs to a ``transaction(...)`` or to a streaming query.
-        block: of a ``transaction(...)``, as its reads have it.
-        outside: the option outsideTransaction: its rows may be written without offsets.
+    ``continued`` is the transaction of a read that it commits. ``in_block``: it belongs to a
+    ``transaction(...)``, which is ``block`` as its reads have it, or to a streaming query.
+    ``outside``: the option outsideTransaction says that its rows may be written without offsets.
     """
 
     transactional_id: str | None = None
@@ -219,11 +216,8 @@ def check_columns(store: Store, schema: StructType, scope: CommitScope) -> None:
     """Before any task runs: refuse columns of a read whose offsets this write would not move.
 
     A column remembers its read for ever, even in a file made from it: it matters only while the
-    read's transaction is open.
-
-    Raises:
-        InvalidTxnState: they were read with a transactional.id that this write does not continue;
-            that transaction was aborted.
+    read's transaction is open. Raises InvalidTxnState: they were read with a transactional.id that
+    this write does not continue; that transaction was aborted.
     """
     if scope.outside:
         return
@@ -238,11 +232,8 @@ def check_columns(store: Store, schema: StructType, scope: CommitScope) -> None:
 def check_rows(store: Store, executions: Iterable[str], scope: CommitScope) -> None:
     """Before anything is placed: refuse rows of a read whose offsets this write would not move.
 
-    Costs one listing, and one read for each note that is found. The notes are then deleted.
-
-    Raises:
-        InvalidTxnState: as :func:`check_columns`.
-        StorageError: unknown; nothing may be placed.
+    Costs one listing, and one read for each note that is found. The notes are then deleted. Raises
+    InvalidTxnState as :func:`check_columns`; StorageError: nothing may be placed.
     """
     if scope.outside:
         return

@@ -57,20 +57,14 @@ def read_frame(
 ) -> DataFrame:
     """The DataFrame of a pinned read.
 
-    Args:
-        spark: the session, which knows the data source.
-        storage: the store's.
-        pinned: what to read.
-        parsed: the options of the read.
-        options: the same as text, with those that tell Spark's tasks how to open the store.
-        native: True: Spark must read the Parquet files; False: the data source reads everything;
-            None: Spark does if the JVM reaches the files and no option says how to make tasks.
-        only: those of its ranges that are read; all if left out.
-        ordered: the rows of each partition are in the order of their offsets, task after task; the
-            data source reads everything where Spark would need very many scans for it.
-        origin: the ``transaction(...)`` that its rows may be written in.
+    ``options`` are ``parsed`` as text, with those that tell Spark's tasks how to open the store.
+    ``native``: True: Spark must read the Parquet files, else InvalidOption is raised; False: the
+    data source reads everything; None: Spark does if the JVM reaches the files and no option says
+    how to make tasks. ``only`` leaves all other ranges out.
 
-    Raises InvalidOption: ``native`` is True but impossible.
+    ``ordered``: the rows of each partition are in the order of their offsets, task after task; the
+    data source reads everything where Spark would need very many scans for it. ``origin`` is the
+    ``transaction(...)`` that its rows may be written in.
     """
     if origin is not None:
         options = {**options, ORIGIN: format_origin(origin)}

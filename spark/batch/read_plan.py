@@ -37,9 +37,8 @@ class ReadPlan:
 def plan_read(options: Mapping[str, str]) -> ReadPlan:
     """Pin a read; with a transactional id, begin its transaction.
 
-    Raises:
-        InvalidOption: the options are unknown, malformed or contradict each other.
-        TxnlogError: the store, a topic or an offset is not there.
+    Raises InvalidOption: the options are unknown, malformed or contradict each other; TxnlogError:
+    the store, a topic or an offset is not there.
     """
     parsed = parse_read(options)
     store = open_at(parsed.address)

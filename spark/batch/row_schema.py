@@ -93,9 +93,8 @@ def check_writable(
 ) -> list[str]:
     """Check a write's columns; return the names of those that count.
 
-    Raises:
-        InvalidRecord: a column is missing, unknown or of a wrong type; the message says what to do.
-        InvalidOption: there is neither an option nor a column for the topic.
+    Raises InvalidRecord: one is missing, unknown or of a wrong type, and the message says what to
+    do; InvalidOption: there is neither an option nor a column for the topic.
     """
     names = schema.names
     for name in names:

@@ -105,12 +105,8 @@ def split_by_topic(
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The parts of a batch by topic, rows in their order.
 
-    Args:
-        batch: the columns that count, with their names.
-        topic: for all rows; None takes the column ``topic``, which is dropped.
-
-    Raises:
-        InvalidRecord: a row's topic is null, or no text.
+    ``topic`` is that of all rows; None takes the column ``topic``, which is dropped. Raises
+    InvalidRecord: a row's topic is null, or no text.
     """
     if topic is not None:
         yield topic, batch
@@ -251,16 +247,12 @@ class PartitionColumn:
 
     If an executor is lost Spark runs some tasks once more, and takes the rest of the rows from the
     first run: a row must go where it went before. Its partition depends on nothing but its content,
-    the number of its task and what the driver has drawn, so neither on the order of rows, which is
-    another one behind a shuffle, nor on time.
+    the number of its task and what the driver has drawn (``seed``), so neither on the order of
+    rows, which is another one behind a shuffle, nor on time: ``now_ms`` is that of rows without
+    one, for a partitioner of the user's.
 
-    Args:
-        spec_of: of a topic, by its name.
-        topic: of all rows, or None for the column ``topic``.
-        partitioner: as in a write.
-        seed: chance, drawn by the driver.
-        now_ms: the time of rows without one, for a partitioner of the user's.
-        content: the column with a hash of each row, for those that have no key. It is dropped.
+    Without ``topic`` the column of this name has it. The column ``content`` has a hash of each row,
+    for those that have no key; it is dropped.
     """
 
     def __init__(

@@ -68,12 +68,8 @@ def take_notes(
 ) -> tuple[DamagedRecords, ...]:
     """What a transaction's reads have passed, by partition and offset, with a warning about it.
 
-    Args:
-        storage: the store's.
-        transaction: as the reads have it.
-        names: of all files in ``staging/``; None: they are listed.
-
-    The notes are deleted, best effort. Raises StorageError, CorruptEntry.
+    ``names`` are those of all files in ``staging/``; None: they are listed. The notes are deleted,
+    best effort. Raises StorageError, CorruptEntry.
     """
     listed = storage.list_names(STAGING) if names is None else names
     paths = [f"{STAGING}/{name}" for name in listed if is_of(name, transaction.transactional_id)]

@@ -52,11 +52,9 @@ def resolve_position(
 ) -> dict[TopicPartition, int]:
     """The offset of each partition; -2 and -1 mean the edges of the snapshot.
 
-    With ``skip_damaged`` a time is looked for in sound records.
-
-    Raises:
-        InvalidOption: numbers for partitions other than those wanted, or not for all of them.
-        OffsetOutOfRange: no record is as late as a given time.
+    With ``skip_damaged`` a time is looked for in sound records. Raises InvalidOption: numbers for
+    partitions other than those wanted, or not for all of them; OffsetOutOfRange: no record is as
+    late as a given time.
     """
     if isinstance(position, str):
         return dict.fromkeys(wanted, EARLIEST if position == "earliest" else LATEST)

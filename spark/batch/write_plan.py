@@ -20,14 +20,10 @@ if TYPE_CHECKING:
 class WritePlan:
     """Where rows are written to, and how.
 
-    Args:
-        store: the store.
-        options: as parsed.
-        columns: the names of all columns of the data, by position.
-        used: the columns that count.
-        spec: of the topic, if the options name it.
-        seed: chance for the partitioner, the same for a task that runs again.
-        producer: as whom segments will be placed; None: decided when the tasks are over.
+    ``columns`` are all names of the data, by position, ``used`` those that count; ``spec`` is of
+    the topic, if the options name it. ``seed`` is chance for the partitioner, the same for a task
+    that runs again. Segments will be placed as ``producer``; None: as is decided when the tasks are
+    over.
     """
 
     store: Store
@@ -50,9 +46,8 @@ def draw_seed() -> int:
 def plan_write(options: WriteOptions, schema: StructType) -> WritePlan:
     """Check a write, of a batch or of a stream.
 
-    Raises:
-        InvalidOption, InvalidRecord: the options or columns are not those of a write.
-        TxnlogError: the store or a topic is not there.
+    Raises InvalidOption, InvalidRecord: the options or columns are not those of a write;
+    TxnlogError: the store or a topic is not there.
     """
     store = open_kept(options.address)
     spec = None if options.topic is None else store.logs.topic_spec(options.topic)

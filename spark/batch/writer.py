@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 def open_writer(options: Mapping[str, str], schema: StructType) -> TxnlogWriter:
     """Check a write before any task runs.
 
-    Raises:
-        InvalidOption, InvalidRecord: the options or columns are not those of a write.
-        InvalidTxnState: the rows were read in a transaction that this write does not commit.
-        TxnlogError: the store or a topic is not there.
+    Raises the errors of :func:`plan_write`; InvalidTxnState: the rows were read in a transaction
+    that this write does not commit.
     """
     parsed = parse_write(options)
     warn_passed_over(parsed.passed_over)
@@ -55,9 +53,7 @@ def _scope_of(options: WriteOptions, continued: TransactionRef | None) -> Commit
 class TxnlogWriter(DataSourceArrowWriter):
     """One write, as Spark carries it to the tasks and to the commit.
 
-    Args:
-        plan: as checked.
-        continued: the open transaction that the write commits, begun by a read.
+    It commits the open transaction ``continued``, begun by a read.
     """
 
     def __init__(self, plan: WritePlan, continued: TransactionRef | None = None) -> None:
@@ -78,10 +74,9 @@ class TxnlogWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Place all segments in the messages at once.
 
-        Raises:
-            InvalidTxnState: the rows were read in a transaction that this write does not commit.
-            CommitStateUnknown: the storage failed; nothing was deleted.
-            TxnlogError: nothing was committed.
+        Raises InvalidTxnState: the rows were read in a transaction that this write does not commit;
+        CommitStateUnknown: the storage failed, and nothing was deleted; other TxnlogErrors: nothing
+        was committed.
         """
         store, options = self._plan.store, self._plan.options
         segments = check_segments(store, messages, _scope_of(options, self._continued))

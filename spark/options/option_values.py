@@ -44,12 +44,9 @@ class OptionValues:
     A job that is moved over often has several wrong ones. Errors of names are collected, errors of
     values by :meth:`tried`, and :meth:`raise_errors` raises all of them at once.
 
-    Args:
-        options: as they were given.
-        known: the names that ``verb`` has, in the case of their documentation.
-        verb: what is being done, for messages: "read", "write".
-        others: other verbs' names, to say what an option is for.
-        ignored: names without effect that are not an error, as in Spark's Kafka source.
+    ``known`` are the names that ``verb`` ("read", "write", as messages have it) knows, in the case
+    of their documentation; ``others`` those of other verbs, to say what an option is for;
+    ``ignored`` have no effect and are no error, as in Spark's Kafka source.
     """
 
     def __init__(

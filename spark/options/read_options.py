@@ -91,11 +91,9 @@ class ReadOptions:
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a read.
 
-    Rates are for streams, and have no effect in a batch, as in Spark's Kafka source.
-
-    Raises:
-        InvalidOption: all that is wrong with them.
-        TxnlogError: one name of a topic, a group or a transactional id, if nothing else is wrong.
+    Rates are for streams, and have no effect in a batch, as in Spark's Kafka source. Raises
+    InvalidOption: all that is wrong with them; TxnlogError: one name of a topic, a group or a
+    transactional id, if nothing else is wrong.
     """
     own = (ORIGIN, PINNED_SNAPSHOT, PINNED_SPANS)
     mine = {name: value for name, value in options.items() if name not in own}

@@ -76,12 +76,8 @@ def store_options(
 ) -> dict[str, str]:
     """The options with which ``format("txnlog")`` opens a store that is open here.
 
-    Args:
-        store: the store.
-        storage_options: override, or add to, those that it was opened with.
-
-    Raises:
-        InvalidOption: an option is not plain data, or the URL has a password in it.
+    ``storage_options`` override, or add to, those that it was opened with. Raises InvalidOption: an
+    option is not plain data, or the URL has a password in it.
     """
     address = store.storage.address()
     _, is_url, rest = address.url.partition("://")

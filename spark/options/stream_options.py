@@ -86,9 +86,8 @@ def check_rates(options: Mapping[str, str]) -> None:
 def parse_stream(options: Mapping[str, str]) -> StreamOptions:
     """Parse the options of a stream.
 
-    Raises:
-        InvalidOption: all that is wrong with them.
-        TxnlogError: one name of a topic or a group, if nothing else is wrong.
+    Raises InvalidOption: all that is wrong with them; TxnlogError: one name of a topic or a group,
+    if nothing else is wrong.
     """
     others = {"batch read": READ_OPTIONS, "write": WRITE_OPTIONS}
     values = OptionValues(options, _STREAM_OPTIONS, "stream", others)

@@ -53,11 +53,9 @@ class WriteOptions:
 def parse_write(options: Mapping[str, str], *, streaming: bool = False) -> WriteOptions:
     """Parse the options of a write.
 
-    A streaming write is always a transaction: it has its own transactional id.
-
-    Raises:
-        InvalidOption: all that is wrong with them.
-        TxnlogError: one name, or setting of a codec or a partitioner, if nothing else is wrong.
+    A streaming write is always a transaction: it has its own transactional id. Raises
+    InvalidOption: all that is wrong with them; TxnlogError: one name, or setting of a codec or a
+    partitioner, if nothing else is wrong.
     """
     staging = options.get(STAGING)
     own = (FILLER, ORIGIN, STAGING)

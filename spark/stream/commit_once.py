@@ -31,9 +31,8 @@ def default_transactional_id(query_id: str) -> str:
 def take_over(coordinator: Coordinator, version: Version | None) -> bool:
     """Take the transactional id over; True if ``version`` was committed before.
 
-    Raises:
-        InvalidTxnState: a streaming query must not go on with what the id holds; nothing was put,
-            so the id's other user can go on.
+    Raises InvalidTxnState: a streaming query must not go on with what the id holds; nothing was
+    put, so the id's other user can go on.
     """
     if version is None:
         coordinator.initialize()
@@ -51,13 +50,9 @@ def commit_version(
 ) -> bool:
     """Place uploaded segments and commit them with their version, unless that was done before.
 
-    Returns:
-        False if the version was committed before: then the segments were deleted.
-
-    Raises:
-        InvalidTxnState: see :func:`take_over`.
-        ProducerFenced: another instance took the id over.
-        CommitStateUnknown: nothing was deleted; the batch's next run settles it.
+    Returns False if the version was committed before: then the segments were deleted. Raises
+    InvalidTxnState as :func:`take_over`; ProducerFenced: another instance took the id over;
+    CommitStateUnknown: nothing was deleted, and the batch's next run settles it.
     """
     coordinator = Coordinator(store.logs, transactional_id, timeout_ms)
     with commit.discard_on_error(store, segments), commit.speak_of_jobs(transactional_id):

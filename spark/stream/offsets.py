@@ -62,9 +62,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
     def parse(cls, found: Mapping[str, object]) -> StreamOffset:
         """Read what :meth:`to_json` made, perhaps long ago.
 
-        Raises:
-            UnsupportedVersion: a newer txnlog made it.
-            CorruptEntry: it is something else.
+        Raises UnsupportedVersion: a newer txnlog made it; CorruptEntry: it is something else.
         """
         number = found.get("format")
         if isinstance(number, int) and number > _FORMAT:

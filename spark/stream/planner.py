@@ -94,9 +94,7 @@ class StreamPlanner:
     def initial(self) -> StreamOffset:
         """The start of a new query: the same at every call.
 
-        Raises:
-            UnknownTopicOrPartition: a topic or an assigned partition does not exist.
-            OffsetOutOfRange, InvalidOption: see :func:`txnlog.spark.batch.pinned_read.pin_read`.
+        Raises the errors of :func:`txnlog.spark.batch.pinned_read.pin_read`.
         """
         if self._initial is None:
             self._refresh()
@@ -115,9 +113,8 @@ class StreamPlanner:
         Without a limit the end is one consistent cut over all topics. With one it is what the
         shares give, so a batch may hold a part of a transaction; the rest comes with the next ones.
 
-        Raises:
-            OffsetOutOfRange: records were lost (unless failOnDataLoss is false).
-            UnknownTopicOrPartition: a subscribed topic, never read, does not exist.
+        Raises OffsetOutOfRange: records were lost (unless failOnDataLoss is false);
+        UnknownTopicOrPartition: a subscribed topic, never read, does not exist.
         """
         self._refresh()
         self._check_topics_exist(start.offsets)
@@ -162,9 +159,8 @@ class StreamPlanner:
     def ranges(self, start: StreamOffset, end: StreamOffset) -> tuple[SegmentRange, ...]:
         """The content of the batch between two offsets: the same at every call.
 
-        Raises:
-            OffsetOutOfRange: records were lost (unless failOnDataLoss is false).
-            InvalidOption: a topic has other columns than the query.
+        Raises OffsetOutOfRange: records were lost (unless failOnDataLoss is false); InvalidOption:
+        a topic has other columns than the query.
         """
         spans = self._spans(start, end)
         if not spans:

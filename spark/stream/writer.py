@@ -79,12 +79,10 @@ class TxnlogStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit the batch, unless it was committed before. An empty one leaves no trace.
 
-        Raises:
-            InvalidTxnState: the transactional id belongs to another query, or the checkpoint was
-                set back; or rows were joined with such that have a transactional.id of their own.
-            CommitStateUnknown: the storage failed; nothing was deleted, and the batch's next run
-                settles it.
-            TxnlogError: nothing was committed.
+        Raises InvalidTxnState: the transactional id belongs to another query, or the checkpoint was
+        set back; or rows were joined with such that have a transactional.id of their own;
+        CommitStateUnknown: the storage failed, nothing was deleted, and the batch's next run
+        settles it; other TxnlogErrors: nothing was committed.
         """
         if batchId == 0:  # a writer is made for each batch: the query is to say it once
             warn_passed_over(self._plan.options.passed_over)

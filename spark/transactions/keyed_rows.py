@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 def rows_to_merge(frame: DataFrame, spec: TopicSpec) -> DataFrame:
     """The frame, which fails while it is computed if two of its rows have the same key.
 
-    Raises:
-        InvalidOption: the topic has no key, or the rows say where they go.
-        InvalidRecord: a column of the key is missing.
+    Raises InvalidOption: the topic has no key, or the rows say where they go; InvalidRecord: a
+    column of the key is missing.
     """
     frame, keys = _with_keys("merge", frame, spec)
     if PARTITION in frame.columns:

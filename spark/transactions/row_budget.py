@@ -55,13 +55,12 @@ long as its sum."""
 def unmeasured(frame: DataFrame) -> Iterator[tuple[DataFrame, str | None]]:
     """While it is entered, jobs of this thread do not add up the bytes of batches for Python.
 
-    Yields:
-        The frame, and None; or one with fillers, and their mark, of ASCII: it is what they have in
-        the first column of texts or bytes. The frame's own rows have their order.
-        The first, with nothing turned off, where that does not pay or cannot be done: the frame is
-        made of little, or has two columns or more than Spark compiles; the session has the setting;
-        the frame runs functions in Python, which would get the larger batches without fillers; it
-        has columns of no bounded width, is a stream's batch, or comes through Spark Connect.
+    Yields the frame, and None; or one with fillers, and their mark, of ASCII: it is what they have
+    in the first column of texts or bytes. The frame's own rows have their order. The first, with
+    nothing turned off, where that does not pay or cannot be done: the frame is made of little, or
+    has two columns or more than Spark compiles; the session has the setting; the frame runs
+    functions in Python, which would get the larger batches without fillers; it has columns of no
+    bounded width, is a stream's batch, or comes through Spark Connect.
     """
     plan = analyzed_plan(frame)
     share_bytes = None if plan is None else _share_bytes(frame)

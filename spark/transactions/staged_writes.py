@@ -42,8 +42,7 @@ class StagedWrites:
     def end_write(self, path: str) -> None:
         """Note what a write has uploaded, and delete its manifest: a kill later leaves none.
 
-        Raises:
-            InvalidTxnState: the block had ended before; what was uploaded is deleted.
+        Raises InvalidTxnState: the block had ended before; what was uploaded is deleted.
         """
         staged = read_manifest(self._store.storage, path)
         with self._mutex:

@@ -78,18 +78,12 @@ def tend_ids(
 ) -> Iterator[TransactionEnd | Expiry | TxnlogError]:
     """End the transactions that nobody ends, let idle ids expire, remove the logs of dead ones.
 
-    Args:
-        logs: of the store.
-        times: tells the time, by the clocks available.
-        idle_ms: instead of the store's ``transactional.id.expiration.ms``.
-        ends: end transactions.
-        expires: let ids expire, and remove the logs of dead ones.
-        dry_run: only say what would be done.
+    ``idle_ms`` takes the place of the store's ``transactional.id.expiration.ms``. With ``expires``
+    false the logs of dead ids stay, too.
 
-    Yields each thing when it is done; the error of a transaction that could not be ended. A
-    damaged id is left out: it stays for inspection, and blocks no other.
-
-    Raises StorageError: some of it may be done.
+    Yields each thing when it is done; the error of a transaction that could not be ended. A damaged
+    id is left out: it stays for inspection, and blocks no other. Raises StorageError: some of it
+    may be done.
     """
     config = logs.config
     if idle_ms is None:

@@ -41,16 +41,10 @@ def placed_files(topic: str, state: TopicState) -> set[FileKey]:
 def files_let_go(
     log: TopicLog, state: TopicState, segments: Iterable[tuple[int, Segment]], starts: Sequence[int]
 ) -> list[FileKey]:
-    """The files to which nothing refers any more once segments are released.
+    """The files to which nothing refers any more once segments (by partition) are released.
 
-    A shared file only if none of its other segments belongs to the topic either.
-
-    Args:
-        log: the topic's.
-        state: the log's, before that; a part of it may be in manifests.
-        segments: the released ones, by partition.
-        starts: the log start offsets then, by partition.
-
+    A shared file only if none of its other segments belongs to the topic either. ``state`` is the
+    one before, of which a part may be in manifests; ``starts`` are the log start offsets after it.
     Raises CorruptEntry, StorageError.
     """
     found: set[FileKey] = set()
@@ -110,13 +104,9 @@ def kept_for_lost(
 ) -> set[FileKey]:
     """The files of old segments whose replacement is missing: the only copies of the records.
 
-    A segment that was just put is not in an older listing either; then waiting loses nothing.
-
-    Args:
-        state: the topic's.
-        there: the topic's files.
-        left_out: by partition, an entry that may have replaced rewrites which the state lacks by
-            now: then nothing tells which of the files was theirs.
+    A segment that was just put is not in an older listing (``there``) either; then waiting loses
+    nothing. ``left_out`` is by partition an entry that may have replaced rewrites which the state
+    lacks by now: then nothing tells which of the files was theirs.
     """
     kept: set[FileKey] = set()
     for partition, part in enumerate(state.partitions):

@@ -65,19 +65,10 @@ def merge_topic(
     """Merge the small segments of a topic, as far as they are decided. Yields the results.
 
     Stops if another process has rewritten some of them at the same time. Runs of which the files
-    are gone already are left out.
+    are gone already are left out. ``run_tasks`` runs the reads and uploads; None: in this process.
 
-    Args:
-        logs: of the store.
-        topic: its name.
-        dry_run: only say what would be done.
-        run_tasks: runs the reads and uploads; None: in this process.
-
-    Raises:
-        UnknownTopicOrPartition: there is no such topic (any more).
-        CorruptRecord: a segment is damaged; what was to be merged with it stays as it is, all else
-            is merged.
-        StorageError: some of it may be done; a later call goes on.
+    Raises UnknownTopicOrPartition; CorruptRecord: a segment is damaged, and what was to be merged
+    with it stays as it is, all else is merged; StorageError: a later call goes on.
     """
     view = pin_topics(logs, [topic]).views[topic]
     try:
@@ -187,19 +178,14 @@ def choose_runs(
     takes_compacted: bool = False,
     aborted_until_ms: int = _NO_TIME_MS,
 ) -> list[list[Segment]]:
-    """Which segments of a partition to merge: runs of adjacent ones.
+    """Which segments of a partition to merge: runs of adjacent ones, in order.
 
-    Args:
-        segments: those that hold its records, in order.
-        hidden_entries: the aborted ones.
-        most_bytes: the largest size of a run.
-        most_ms: the longest time between its records.
-        most_newest_ms: the longest time between the newest records of its segments.
-        emptied: in order, what stands for offsets without records. Those of which a purge has left
-            nothing part no run; of others compaction knows more than that.
-        takes_compacted: compacted ones are merged too, with others of the kind.
-        aborted_until_ms: so are aborted ones without newer records, with those around them: nothing
-            of them is written again.
+    A run has ``most_bytes``, ``most_ms`` between its records, and ``most_newest_ms`` between the
+    newest records of its segments at most. ``emptied`` stand, in order, for offsets without
+    records: those of which a purge has left nothing part no run; of others compaction knows more
+    than that. With ``takes_compacted`` compacted segments are merged too, with others of the kind.
+    So are aborted ones without records newer than ``aborted_until_ms``, with those around them:
+    nothing of them is written again.
     """
     purged = (one for one in emptied if one.is_purge and not _is_compacted(one))
     before = {one.end_offset: one.base_offset for one in purged}

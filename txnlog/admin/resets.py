@@ -54,8 +54,7 @@ class ResetTarget:
     def offsets_of(self, group_id: str) -> dict[TopicPartition, int] | None:
         """The offsets that are named one by one, None if it is another kind of target.
 
-        Raises:
-            InvalidOption: not exactly one target, or one that makes no sense.
+        Raises InvalidOption unless it is exactly one target, which makes sense.
         """
         kinds = ("to", "timestamp_ms", "shift_by", "from_file")
         given = [kind for kind in kinds if getattr(self, kind) is not None]
@@ -89,12 +88,8 @@ def plan_reset(
 ) -> ResetPlan:
     """Find out where a (refreshed and settled) group's offsets would go.
 
-    An offset outside of what its partition holds is moved to the nearest end.
-
-    Raises:
-        InvalidOption: the target, or its file, makes no sense.
-        NoOffsetForPartition: a partition without an offset cannot be shifted.
-        UnknownTopicOrPartition: a partition that was named is not there.
+    An offset outside of what its partition holds is moved to the nearest end. Raises InvalidOption,
+    UnknownTopicOrPartition; NoOffsetForPartition: one without an offset cannot be shifted.
     """
     named = target.offsets_of(group.name)
     if named is not None and topics is not None:
@@ -217,10 +212,7 @@ def read_offsets(path: str | os.PathLike[str], group_id: str) -> dict[TopicParti
     """The offsets in a CSV file as ``kafka-consumer-groups --export`` writes it.
 
     A line is ``topic,partition,offset``, or ``group,topic,partition,offset``; of the latter only
-    those of this group count.
-
-    Raises:
-        InvalidOption: the file cannot be read, or a line is none of these.
+    those of this group count. Raises InvalidOption: no such file can be read.
     """
     try:
         rows = [*csv.reader(Path(path).read_text(encoding="utf-8").splitlines())]

@@ -49,19 +49,12 @@ def apply_retention(
 ) -> list[RetentionDeletion | FutureRecords]:
     """Delete what a topic's ``retention.ms`` and ``retention.bytes`` no longer keep, in one entry.
 
-    Args:
-        logs: of the store.
-        topic: its name.
-        now_ms: the time; if clocks differ, the earliest is the safe one.
-        dry_run: only say what would be deleted.
+    If clocks differ, the earliest time is the safe ``now_ms``. Returns first the segments it has
+    met whose times lie in the future, then by partition what was deleted; partitions that keep
+    everything are left out.
 
-    Returns:
-        By partition what was deleted; partitions that keep everything are left out. Before that the
-        segments it has met whose times lie in the future.
-
-    Raises:
-        UnknownTopicOrPartition: there is no such topic.
-        StorageError: the outcome is unknown; repeating it does no harm.
+    Raises UnknownTopicOrPartition; StorageError: the outcome is unknown, and repeating it does no
+    harm.
     """
     log = logs.fresh_topic(topic)
     ahead: list[FutureRecords] = []

@@ -27,16 +27,12 @@ def trim(
 ) -> None:
     """Move the log start offsets of a topic's partitions up, all in one entry.
 
-    Args:
-        logs: of the store.
-        log: the topic's.
-        choose: the new log start offsets of partitions for the newest state; if empty, nothing
-            changes. May be called several times.
-        timeout_ms: how long it goes on while other writers are faster.
+    ``choose`` gives the new ones of partitions for the newest state, and may be called several
+    times; if it gives none, nothing changes. While other writers are faster it goes on for
+    ``timeout_ms``.
 
-    Raises:
-        UnknownTopicOrPartition: there is no such topic (any more).
-        StorageError: the outcome is unknown; repeating it does no harm.
+    Raises UnknownTopicOrPartition; StorageError: the outcome is unknown, and repeating it does no
+    harm.
     """
     nonce = logs.clock.token()
     released: list[FileKey] = []

@@ -125,10 +125,8 @@ def vacuum_topic(
 
     Yields the results. Deletes nothing if the topic's log holds no entry: it may be lost.
 
-    Raises:
-        UnknownTopicOrPartition: there was never a topic of this name.
-        StorageError: some of it may be done; a later call goes on.
-        CorruptEntry: the log cannot be read; nothing was deleted.
+    Raises UnknownTopicOrPartition; CorruptEntry before anything is deleted; StorageError: some of
+    it may be done, and a later call goes on.
     """
     storage = logs.storage
     # In this order: a noted file is listed if it exists, and a segment that was placed before its

@@ -93,14 +93,10 @@ def _parse_servers(url: str) -> str:
 
 
 class Cluster:
-    """How a Kafka cluster is reached.
+    """How a Kafka cluster is reached: ``broker:9092``, or several with commas, behind ``kafka://``.
 
-    Args:
-        url: ``broker:9092``, or several with commas; ``kafka://`` may stand before.
-        options: of librdkafka. They are in no message.
-
-    Raises:
-        InvalidOption: the servers or an option is not valid, or the client is not installed.
+    The options are librdkafka's, and in no message. Raises InvalidOption: the servers or an option
+    is not valid, or the client is not installed.
     """
 
     def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:

@@ -73,13 +73,9 @@ def find_folders(
 ) -> list[PartitionFolder]:
     """The requested partition folders, by partition.
 
-    Args:
-        log_dirs: paths or URLs: of partition folders, or of folders in which these lie.
-        topic: selects one, if a folder holds partitions of several topics.
-        storage_options: for the filesystem that they are on.
-
-    Raises:
-        InvalidOption: there are none, or they do not form one topic.
+    ``log_dirs`` are paths or URLs, of partition folders or of folders in which these lie; ``topic``
+    selects one if they hold partitions of several. Raises InvalidOption: there are none, or they do
+    not form one topic.
     """
     found = [
         folder for path in log_dirs for folder in _folders_at(str(path), topic, storage_options)

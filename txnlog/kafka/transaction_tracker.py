@@ -21,11 +21,9 @@ class OpenTransaction(NamedTuple):
 class TransactionTracker:
     """Follows the batches of one partition in the order of their offsets. Markers decide.
 
-    Args:
-        indexed: the transaction indexes' content. No checksum covers them, so they count only where
-            damaged markers leave the outcome open.
-        doomed: producers whose next marker ends a transaction that counts as aborted already: an
-            earlier import ended inside of it.
+    ``indexed`` is the transaction indexes' content: no checksum covers them, so they count only
+    where damaged markers leave the outcome open. ``doomed`` are producers whose next marker ends a
+    transaction that counts as aborted already: an earlier import ended inside of it.
     """
 
     def __init__(
@@ -98,8 +96,7 @@ class TransactionTracker:
     def abort_open(self, end_offset: int) -> list[OpenTransaction]:
         """Take what is still undecided for aborted, up to ``end_offset``.
 
-        Returns:
-            All of it, and whose end was lost, too.
+        Returns all of it, and whose end was lost, too.
         """
         undecided = self.open
         for item in undecided:

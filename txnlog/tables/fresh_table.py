@@ -74,14 +74,9 @@ class FreshTables:
     def load(self, topic: str) -> TableAnswer:
         """A topic's table now: committed records only, each transaction whole.
 
-        Raises:
-            UnknownTopicOrPartition: there is no such topic.
-            InvalidTopic: no topic can be called so.
-            InvalidOption: it is not stored in Parquet files, or engines cannot reach the store.
-            InvalidSchema: a column's name is not allowed in Iceberg.
-            SnapshotExpired: a file was deleted meanwhile.
-            CorruptEntry: the log or a segment is damaged, as CorruptRecord.
-            StorageError: the storage fails.
+        Raises UnknownTopicOrPartition, InvalidTopic, SnapshotExpired, CorruptEntry, CorruptRecord,
+        StorageError; InvalidOption: it is not stored in Parquet files, or engines cannot reach the
+        store; InvalidSchema: a column's name is not allowed in Iceberg.
         """
         with self._lock:
             table = self._tables.pop(topic, None) or _FreshTable(self._logs, topic)

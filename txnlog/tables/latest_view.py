@@ -50,14 +50,10 @@ def has_view(topic: PinnedTopic) -> bool:
 def view_metadata(
     topic: PinnedTopic, fields: dict[str, Any], location: str, namespace: str, now_ms: int
 ) -> dict[str, Any]:
-    """Iceberg's metadata of the view, in which deleted keys have no row.
+    """Iceberg's metadata of the view, in which deleted keys have no row; ``topic`` must have one.
 
-    Args:
-        topic: has a view.
-        fields: the columns of its table, as Iceberg's metadata has them.
-        location: of the view, where nothing needs to lie.
-        namespace: of the table.
-        now_ms: the time.
+    ``fields`` are the columns of its table, as Iceberg's metadata has them. At ``location`` nothing
+    needs to lie. ``namespace`` is the table's.
     """
     shown = [field for field in fields["fields"] if field["name"] != TOMBSTONE]
     schema = NumberedSchema.of({**fields, "fields": shown})

@@ -39,10 +39,7 @@ def column_statistics(
 ) -> dict[str, ColumnStatistics]:
     """The statistics of columns that are not nested, by their names in the table.
 
-    Args:
-        metadata: of the Parquet file.
-        columns: the table's.
-        names: their names in the file; missing ones are null in all rows.
+    ``names`` are those in the file, by these names; a column without one is null in all rows.
     """
     stored = metadata.schema.to_arrow_schema()
     leaves = leaves_of(stored)

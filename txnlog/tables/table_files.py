@@ -194,22 +194,14 @@ def plan_files(
 ) -> FilePlan:
     """The files of a table of these ranges.
 
-    Args:
-        storage: the store's.
-        ranges: of the pinned topic.
-        current: the table's files, by the names under which they were added.
-        columns: the table's.
-        fits: whether a file can be read as it is.
-        shows: whether files of an earlier schema can be; otherwise neither segments nor copies of
-            it are in the plan.
-        root: the store's, as the beginning of the names of segments in the table.
-        timed: whether the table has a column of times. Copies without them are not in the plan
-            then.
+    ``current`` are the table's files, by the names under which they were added. ``fits`` says
+    whether a file can be read as it is, ``shows`` whether files of an earlier schema can be:
+    otherwise neither segments nor copies of it are in the plan. The names of segments in the table
+    begin with ``root``. ``timed``: the table has a column of times, so copies without them are not
+    in the plan.
 
-    Raises:
-        CorruptRecord: a footer is damaged, or not of the file that the log has placed.
-        SnapshotExpired: a file is gone since the topic was pinned.
-        StorageError: the storage fails.
+    Raises CorruptRecord: a footer is damaged, or not of the file that the log has placed;
+    SnapshotExpired: a file is gone since the topic was pinned; StorageError.
     """
     there = frozenset(current)
     copies = {

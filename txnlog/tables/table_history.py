@@ -98,12 +98,9 @@ class TableHistory:
     ) -> PutTable:
         """What the next metadata lists: this snapshot, behind those whose files are still kept.
 
-        Args:
-            snapshot: its time is that of the newest entry in the log.
-            columns: its columns.
-            now_ms: this server's time.
-            kept_ms: how long files of earlier snapshots are kept.
-            has_rows: otherwise it is listed only if there were others.
+        The snapshot's time is that of the newest entry in the log, ``now_ms`` this server's.
+        Without ``has_rows`` it is listed only if there were others. ``kept_ms`` is for how long
+        files of earlier snapshots are kept.
         """
         listed = self._listed(now_ms, kept_ms)
         if self._schemas.get(columns.number, columns.data) != columns.data:

@@ -23,9 +23,7 @@ _READ_WHOLE = (".json", ".avro")
 def check_log(url: str, folder: str) -> None:
     """Raise StorageError if the log of a table on a disk has something else than its own files.
 
-    Args:
-        url: the table's.
-        folder: that of its log, within the table's.
+    ``folder`` is the log's, within the table's.
     """
     if not is_here(url) or url.startswith("memory:"):
         return
@@ -54,10 +52,7 @@ def check_log(url: str, folder: str) -> None:
 def check_places(name: str, named: Iterable[str], known: Iterable[str | None]) -> None:
     """Raise InvalidOption if a table names files at another place than its catalog does.
 
-    Args:
-        name: the table's.
-        named: URLs in its metadata.
-        known: those that the user or the catalog has given.
+    ``named`` are URLs in its metadata, ``known`` those that the user or the catalog has given.
     """
     servers = {_server(url) for url in known if url}
     for url in named:

@@ -72,18 +72,11 @@ def part_for(writer: AvroType, reader: AvroType) -> AvroType | None:
 def resolve(
     column: pa.Array, writer: AvroType, reader: AvroType, rows: Numbers, problems: Problems
 ) -> pa.Array:
-    """The column of the reader's type.
+    """The plain column of the writer's type as one of the reader's type.
 
-    Args:
-        column: the plain column of the writer's type.
-        writer: what was written.
-        reader: what is read.
-        rows: of each of its values the number of the value that it is in.
-        problems: what its values lack is added to them.
-
-    Raises:
-        Unresolvable: the types do not fit.
-        TooManyFields: the values become too much together.
+    ``rows`` has for each of its values the number of the whole value that it is in; what these lack
+    is added to ``problems``. Raises Unresolvable: the types do not fit; TooManyFields: the values
+    become too much together.
     """
     if writer.kind == "union":
         return _from_union(column, writer, reader, rows, problems)

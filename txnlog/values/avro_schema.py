@@ -144,12 +144,8 @@ def short_name(name: str) -> str:
 def parse_avro(text: str, references: Sequence[tuple[str, str]] = ()) -> AvroType:
     """The type that a schema's JSON describes.
 
-    Args:
-        text: the schema.
-        references: names and texts of others, whose names it uses; each behind those it needs.
-
-    Raises:
-        InvalidSchema: it is none, or larger or deeper than is allowed.
+    ``references`` are names and texts of others, whose names it uses, each behind those it needs.
+    Raises InvalidSchema: it is none, or larger or deeper than is allowed.
     """
     parser = _Parser()
     for _, used in references:

@@ -67,10 +67,8 @@ class Codec(Protocol):
 def make_codec(schemas: Schemas, schema: RegisteredSchema, message: str | None = None) -> Codec:
     """The codec of a schema; ``message``: of a .proto the one that is read, None: its first.
 
-    Raises:
-        InvalidSchema: it is none.
-        UnknownSchema: one that it refers to is not there.
-        InvalidOption: there is no such message, or a library is missing.
+    Raises InvalidSchema; UnknownSchema: one that it refers to is not there; InvalidOption: there is
+    no such message, or a library is missing.
     """
     references = with_references(schemas, schema)
     return parse_schema(schema.schema_type, schema.text, references, message)

@@ -42,11 +42,9 @@ def incompatibilities(
 ) -> Iterator[str]:
     """What stands against a schema as the next of a subject; nothing if it may be.
 
-    Args:
-        mode: BACKWARD: the new one reads what the last one wrote; FORWARD: the other way round;
-            FULL: both; with TRANSITIVE of all earlier ones.
-        new: the schema.
-        earlier: the subject's versions with their numbers, ascending.
+    BACKWARD: the new one reads what the last one wrote; FORWARD: the other way round; FULL: both;
+    with TRANSITIVE of all earlier ones. ``earlier`` has the subject's versions with their numbers,
+    ascending.
     """
     if mode == "NONE":
         return

@@ -55,15 +55,11 @@ sys.exit(protoc.main(["protoc", *sys.argv[1:]]))
 def compile_proto(main: str, texts: Sequence[tuple[str, str]], descriptors: bytes) -> bytes:
     """A descriptor set of a file and all that it imports, each file behind what it imports.
 
-    Args:
-        main: the name of the file among the texts, or the descriptors.
-        texts: files by name.
-        descriptors: a set of others.
+    ``main`` is its name among the ``texts``, which are by name, or in the set ``descriptors``.
 
-    Raises:
-        InvalidSchema: it is no .proto, a name is not one of a file, or an import is not there.
-        InvalidOption: the compiler is not installed.
-        StorageError: this machine cannot run it, which says nothing of the text.
+    Raises InvalidSchema: it is no .proto, a name is not one of a file, or an import is not there;
+    InvalidOption: the compiler is not installed; StorageError: this machine cannot run it, which
+    says nothing of the text.
     """
     require_package("grpc_tools", "registry", "the text of a .proto")
     for name, _ in texts:

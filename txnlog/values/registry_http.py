@@ -59,10 +59,8 @@ class RegistryHttp:
     def get(self, address: str, missing: str) -> bytes:
         """What is at an address below the URL.
 
-        Raises:
-            UnknownSchema: nothing; ``missing`` says what there is not.
-            StorageError: the registry cannot be reached, or refuses to answer.
-            InvalidSchema: it answers too much.
+        Raises UnknownSchema: nothing, and ``missing`` says what there is not; StorageError: the
+        registry cannot be reached, or refuses to answer; InvalidSchema: it answers too much.
         """
         request = Request(address)  # noqa: S310 - http or https
         request.add_header(

@@ -24,16 +24,12 @@ def serve(
 ) -> None:
     """Answer for a store's topics as an Iceberg REST catalog; returns when it is interrupted.
 
-    Args:
-        store: which.
-        announce: called with the URL once it is ready, and with the token if one was made up.
-        port: 0 takes one that is free.
-        host: an address that other machines reach only with a token of your own.
-        token_file: holds the token that clients show; None makes one up.
+    ``announce`` is called with the URL once it is ready, and with the token if one was made up.
+    Port 0 takes one that is free. A ``host`` that other machines reach needs a token of your own,
+    which ``token_file`` holds; None makes one up.
 
-    Raises:
-        InvalidOption: the address needs a token, the file has none, the address cannot be listened
-            at, engines cannot reach the store's files, or it is a standby.
+    Raises InvalidOption: the address needs a token, the file has none, the address cannot be
+    listened at, engines cannot reach the store's files, or it is a standby.
     """
     import pyarrow as pa
 

@@ -64,11 +64,8 @@ def find_cleanable(
 ) -> Cleanable:
     """Divide a partition into its clean part, what can be cleaned, and the rest.
 
-    Args:
-        segments: of the partition, from its log start on, in the order of offsets.
-        config: of the topic.
-        stable_offset: where read_committed stops.
-        now_ms: the time, by the earliest clock available.
+    ``segments`` are all from its log start on, in the order of offsets; ``now_ms`` is by the
+    earliest clock available.
     """
     clean = 0
     while clean < len(segments) and segments[clean].is_clean:
@@ -126,16 +123,9 @@ def group_segments(
 
     All of the clean part comes before any of the dirty one, so segments called clean are clean at
     any moment: a process that stops in between has only done less. Of the clean part small segments
-    are joined, too, or each compaction would leave one more.
-
-    Args:
-        segments: as for ``find_cleanable``.
-        cleanable: its result.
-        is_touched: whether a segment of the clean part holds a record that is superseded.
-        config: of the topic.
-        new_horizon_ms: of tombstones in the dirty part.
-        now_ms: the time, by the earliest clock available.
-        max_input_bytes: how much is rewritten with one entry: at least a segment.
+    are joined, too, or each compaction would leave one more; ``is_touched`` tells of one whether it
+    holds a record that is superseded. ``new_horizon_ms`` is that of tombstones in the dirty part.
+    One entry rewrites ``max_input_bytes``, but a segment at least.
     """
     clean, end = cleanable.clean, cleanable.clean + cleanable.dirty
     horizons = [_left_horizon(segment, now_ms) for segment in segments[:clean]]

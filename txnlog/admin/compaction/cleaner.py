@@ -73,16 +73,10 @@ class CompactedGroup:
 
 
 class Cleaner:
-    """One compaction of a partition.
+    """One compaction of a partition; the new segments are written by the topic's current settings.
 
-    Args:
-        storage: of the store.
-        clock: for names and times of uploads.
-        spec: of the topic: the new segments are written by its current settings.
-        partition: its number.
-        now_ms: the time, by the earliest clock available: due by it means due by all.
-        memory_bytes: how much the keys processed together may take.
-        group_bytes: how much is rewritten with one entry.
+    ``now_ms`` is by the earliest clock available: due by it means due by all. The keys processed
+    together take ``memory_bytes`` at most; one entry rewrites ``group_bytes``.
     """
 
     def __init__(
@@ -111,15 +105,9 @@ class Cleaner:
     ) -> Iterator[CompactedGroup]:
         """Yield new segments for old ones, in the order in which they must be put into the log.
 
-        If one cannot be put, those after it must not be.
-
-        Args:
-            sources: all segments of the partition, from its log start on.
-            cleanable: the result of ``find_cleanable``.
-
-        Raises:
-            CorruptRecord: a segment is damaged or gone; groups yielded before are valid.
-            StorageError: the same.
+        If one cannot be put, those after it must not be. ``sources`` are all segments of the
+        partition, from its log start on. Raises CorruptRecord: one is damaged or gone;
+        StorageError. Groups yielded before are valid.
         """
         end = cleanable.clean + cleanable.dirty
         clean, dirty = _Side(sources[: cleanable.clean]), _Side(sources[cleanable.clean : end])

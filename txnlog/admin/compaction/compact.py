@@ -62,22 +62,15 @@ def compact_topic(
 ) -> Iterator[Compaction]:
     """Compact the partitions of a topic that its settings say are dirty enough.
 
+    A topic whose ``cleanup.policy`` does not say compact is left alone. With ``even_clean`` every
+    partition with new records is compacted, however few. The keys processed together take
+    ``memory_bytes`` at most. ``run_tasks`` runs the reads and uploads; None: in this process.
+
     Yields each result after its entry in the log. A partition that another process has rewritten at
     the same time is left to the next call.
 
-    Args:
-        logs: of the store.
-        topic: its name; one whose ``cleanup.policy`` does not say compact is left alone.
-        times: the time, by the clocks available.
-        even_clean: compact every partition with new records, however few.
-        dry_run: only say what would be done.
-        memory_bytes: how much the keys processed together may take.
-        run_tasks: runs the reads and uploads; None: in this process.
-
-    Raises:
-        UnknownTopicOrPartition: there is no such topic (any more).
-        CorruptRecord: a segment is damaged; its partition stays as it is, the others are compacted.
-        StorageError: some of it may be done; a later call goes on.
+    Raises UnknownTopicOrPartition; CorruptRecord: a segment is damaged, and its partition stays as
+    it is, the others are compacted; StorageError: a later call goes on.
     """
     log = logs.topic(topic)
     with log.lock:

@@ -95,16 +95,10 @@ def find_survivors(
 ) -> Survivors:
     """Find the newest record of each key of the dirty part, and what it supersedes in the clean.
 
-    Records without a key do not stay. Keys are read once, or, where they do not fit into memory,
-    once for each part of them that does.
-
-    Args:
-        read_clean: reads the keys of records before the dirty part, each once.
-        read_dirty: reads the keys of the dirty part.
-        clean_count: all positions in the clean part are below this.
-        dirty_count: the same for the dirty part.
-        memory_bytes: how much the keys processed together may take. One bit for each record is
-            added, and the storage's read-ahead.
+    Records without a key do not stay. Keys are read once, or, where they do not fit into
+    ``memory_bytes``, once for each part of them that does; one bit for each record is added to
+    these, and the storage's read-ahead. All positions in a part are below its count; ``read_clean``
+    reads each key once.
     """
     survivors = Survivors(clean_count, dirty_count)
     parts: list[KeyPart] = [WHOLE]
