@@ -27,7 +27,7 @@ _NESTED: Final = frozenset({"record", "array", "map", "union"})
 
 
 class AvroCodec:
-    """One schema of Avro. ``columns`` are its fields; of what is no record, ``value``."""
+    """A :class:`Codec` of Avro. ``columns`` are its fields; of what is no record, ``value``."""
 
     def __init__(self, kind: AvroType, parsed: Any) -> None:  # noqa: ANN401 - fastavro's form
         self.type = kind
@@ -41,7 +41,6 @@ class AvroCodec:
 
     @property
     def defaults(self) -> Mapping[str, pa.Scalar]:
-        """What columns have of values that were written without them, but for null."""
         found = {
             one.name: default_column(one.type, one.default[0])[0]
             for one in self.type.fields
@@ -61,12 +60,6 @@ class AvroCodec:
         problems: Problems,
         reader: AvroCodec,
     ) -> pa.StructArray:
-        """The columns of ``reader`` of values of this schema.
-
-        Raises:
-            InvalidSchema: no value of this schema is one of the reader's.
-            TooManyFields: several values become too much together.
-        """
         count = len(starts)
         try:
             check_together(count, max(self.type.width, reader.type.width))
@@ -84,7 +77,6 @@ class AvroCodec:
         return pa.StructArray.from_arrays([found], fields=[reader.columns.field(0)])
 
     def filled(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A value with the defaults of what is left out within its columns."""
         kinds = (
             {one.name: one.type for one in self.type.fields}
             if self.is_record
@@ -97,11 +89,9 @@ class AvroCodec:
         return b""
 
     def why_not(self, writer: AvroCodec) -> Iterator[str]:
-        """What stands against reading the values of another schema as this one's."""
         return why_not(self.type, writer.type)
 
     def encode(self, columns: pa.RecordBatch) -> list[bytes]:
-        """The values of rows. Raises ValueError, TypeError, LookupError: one cannot be written."""
         from fastavro import schemaless_writer
 
         rows = (columns if self.is_record else columns.column("value")).to_pylist()

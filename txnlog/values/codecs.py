@@ -37,7 +37,8 @@ class Codec(Protocol):
     ) -> pa.StructArray:
         """The columns of ``reader``, of values of this schema behind the ids in their frames.
 
-        Raises InvalidSchema: no value of this schema is one of the reader's.
+        Raises InvalidSchema: no value of this schema is one of the reader's; TooManyFields: several
+        values become too much together.
         """
         ...
 

@@ -62,7 +62,7 @@ class _Node:
 
 
 class JsonCodec:
-    """One schema of an object; of anything else the column is ``value``."""
+    """A :class:`Codec` of an object; of anything else the column is ``value``."""
 
     def __init__(self, schema: Any) -> None:  # noqa: ANN401 - JSON
         self._schema = schema
@@ -87,7 +87,6 @@ class JsonCodec:
         problems: Problems,
         reader: JsonCodec,
     ) -> pa.StructArray:
-        """The columns of ``reader`` of values of this schema."""
         held = memoryview(data)  # type: ignore[arg-type]  # it is one
         rows = RowColumns(reader.columns)
         for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
@@ -103,7 +102,6 @@ class JsonCodec:
         return rows.columns()
 
     def encode(self, columns: pa.RecordBatch) -> list[bytes]:
-        """The values of rows. Raises ValueError, TypeError: one cannot be written."""
         made = []
         for row in columns.to_pylist():
             value = _unfit(row, self._node)
@@ -119,7 +117,6 @@ class JsonCodec:
         return b""
 
     def why_not(self, writer: JsonCodec) -> Iterator[str]:
-        """What stands against reading the values of another schema as this one's."""
         return _Comparison(self._schema, writer._schema).why_not(self._schema, writer._schema)
 
 
