@@ -94,7 +94,8 @@ def varint(number: int) -> bytes:
     while number > 0x7F:
         made.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*made, number])
+    made.append(number)
+    return bytes(made)
 
 
 def field_head(before: int, field: int, kind: int) -> bytes:

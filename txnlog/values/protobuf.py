@@ -4,8 +4,7 @@ A schema is a descriptor: of a .proto with all that it imports (``protoc --inclu
 --descriptor_set_out``), or of one file whose imports are references, as registries give it. Or it
 is the text of a .proto, of which Protobuf's compiler makes a descriptor. A value begins with the
 place of its message in the schema: indexes, as Confluent's serializers write it, or its name, as
-Apicurio's do. It is read as the reader's message of the same name, by field
-numbers, as Protobuf has it.
+Apicurio's do. It is read as the reader's message of the same name, by field numbers.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.errors import InvalidOption, InvalidSchema
+from txnlog.segments.parquet.compact_struct import varint
 from txnlog.segments.records import CONVERSION_ERRORS
 from txnlog.values.avro_columns import Numbers, Problems
 from txnlog.values.proto_text import compile_proto
@@ -85,7 +85,7 @@ _ALIKE: Final[Mapping[int, str]] = {
 
 
 class ProtobufCodec:
-    """One schema, and the message of it whose fields are the columns: None: its first one.
+    """A :class:`Codec` whose columns are the fields of one message; None: the schema's first one.
 
     Raises InvalidOption: it has no such message.
     """
@@ -121,7 +121,6 @@ class ProtobufCodec:
         problems: Problems,
         reader: ProtobufCodec,
     ) -> pa.StructArray:
-        """The columns of ``reader`` of values of this schema."""
         from google.protobuf.message import DecodeError
 
         wanted = reader._message
@@ -197,7 +196,6 @@ class ProtobufCodec:
         return None if found is None else (found, value[end:])
 
     def encode(self, columns: pa.RecordBatch) -> list[bytes]:
-        """The values of rows. Raises ValueError, TypeError: one cannot be written."""
         from google.protobuf.message import EncodeError
 
         made = []
@@ -219,7 +217,7 @@ class ProtobufCodec:
         if id_bytes == 4:
             # That of the first message is written as a single 0.
             place = [0] if self._indexes == [0] else [len(self._indexes), *self._indexes]
-            return b"".join(_varint(index << 1) for index in place)  # zigzag
+            return b"".join(varint(index << 1) for index in place)  # zigzag
         if len(self._indexes) > 1:
             raise InvalidOption(
                 f"{self._message.full_name} is within another message: behind ids of eight bytes "
@@ -228,7 +226,6 @@ class ProtobufCodec:
         return _place_by_name(self._message)
 
     def why_not(self, writer: ProtobufCodec) -> Iterator[str]:
-        """What stands against reading the values of another schema as this one's."""
         mine = {one.full_name: one for _, one in _messages(self._outermost)}
         compared: set[tuple[str, str]] = set()
         for _, other in _messages(writer._outermost):
@@ -369,18 +366,8 @@ def _find(outermost: Sequence[Any], name: str | None) -> tuple[list[int], Any]:
 
 def _place_by_name(message: Any) -> bytes:  # noqa: ANN401 - protobuf's
     name: bytes = message.name.encode()
-    named = b"\x0a" + _varint(len(name)) + name
-    return _varint(len(named)) + named
-
-
-def _varint(number: int) -> bytes:
-    """A varint of a number that is not negative."""
-    left, made = number, bytearray()
-    while left > 0x7F:
-        made.append(left & 0x7F | 0x80)
-        left >>= 7
-    made.append(left)
-    return bytes(made)
+    named = b"\x0a" + varint(len(name)) + name
+    return varint(len(named)) + named
 
 
 def _index(value: bytes, at: int) -> tuple[int, int]:
