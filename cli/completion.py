@@ -58,17 +58,13 @@ def _complete_targets(ctx: typer.Context, incomplete: str) -> list[str]:
     return _look_up(ctx, lambda session, found: _find_partitions(session, topic, found))
 
 
-def _complete_states() -> list[str]:
-    return [*_STATES]
-
-
 _COMPLETERS: Final[Mapping[str, Callable[..., list[str]]]] = {
     "TOPIC": _complete_names("topics"),
     "TOPIC[:PARTITION]": _complete_targets,
     "PATTERN": _complete_names("topics"),
     "GROUP": _complete_names("groups"),
     "ID": _complete_names("transactions"),
-    "STATE": _complete_states,
+    "STATE": lambda: [*_STATES],
 }
 
 

@@ -30,15 +30,11 @@ _SHORT_CHARS: Final = 60
 _MAX_MS: Final = 253_402_300_799_999
 
 
-def _with_templates() -> list[str]:
-    """The packages that have a folder ``templates``."""
-    return ["txnlog.ui", *(hook.__package__ for hook in registered("pages"))]
-
-
 def make_environment() -> Environment:
     """The templates, with the filters that they use."""
+    packages = ["txnlog.ui", *(hook.__package__ for hook in registered("pages"))]
     environment = Environment(
-        loader=ChoiceLoader([PackageLoader(name) for name in _with_templates()]),
+        loader=ChoiceLoader([PackageLoader(name) for name in packages]),
         autoescape=True,
         finalize=write_out,
         undefined=StrictUndefined,

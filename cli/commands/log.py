@@ -36,10 +36,6 @@ def _find_kind(found: Entry) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def _find_time(found: Entry) -> int | None:
-    return None if found.entry is None else found.entry.at_ms
-
-
 def _join_markers(found: Entry) -> str | None:
     return " and ".join(outcome.value for outcome in found.outcomes) or None
 
@@ -105,7 +101,7 @@ def _show_settings(config: dict[str, str] | dict[str, str | None]) -> list[str]:
 FIELDS: list[Field[Entry]] = [
     number("entry", "ENTRY", lambda found: found.number),
     text("kind", "KIND", _find_kind),
-    time("at_ms", "AT", _find_time),
+    time("at_ms", "AT", lambda found: None if found.entry is None else found.entry.at_ms),
     text("marker", "MARKER", _join_markers),
     flag("checkpoint", "CHECKPOINT", lambda found: found.has_checkpoint, "yes", "-", wide=True),
     transaction_ref("transaction", "TRANSACTION", lambda found: found.transaction, elastic=1),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from txnlog.cli.input.options import Format
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.escape import Json, escape_controls
+from txnlog.cli.output.escape import escape_controls
 from txnlog.cli.output.fields import Field, text
 from txnlog.cli.output.streams import write
 from txnlog.cli.session import Session
@@ -16,13 +16,11 @@ if TYPE_CHECKING:
     from txnlog.results import Metric
 
 
-def _get_labels(metric: Metric) -> Json:
-    return dict(metric.labels)
-
-
 FIELDS: list[Field[Metric]] = [
     text("name", "NAME", lambda metric: metric.name),
-    Field("labels", "LABELS", _get_labels, lambda metric: str(metric.labels)),
+    Field(
+        "labels", "LABELS", lambda metric: dict(metric.labels), lambda metric: str(metric.labels)
+    ),
     Field("value", "VALUE", lambda metric: metric.value, lambda metric: str(metric.value)),
 ]
 

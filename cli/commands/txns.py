@@ -23,7 +23,7 @@ from txnlog.cli.input.options import (
 from txnlog.cli.input.places import parse_target
 from txnlog.cli.output.confirmation import confirm, note_dry_run
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.escape import Json, escape_text
+from txnlog.cli.output.escape import escape_text
 from txnlog.cli.output.exits import HANGING
 from txnlog.cli.output.fields import Field, duration, names, number, show_time, text, time, to_json
 from txnlog.cli.output.streams import warn
@@ -239,10 +239,6 @@ HOLDERS: list[Field[StableOffsetHolder]] = [
 ]
 
 
-def _get_holders(stable: StableOffset) -> Json:
-    return [to_json(HOLDERS, holder) for holder in stable.holders]
-
-
 STABLE_OFFSET: list[Field[StableOffset]] = [
     text("topic", "TOPIC", lambda stable: stable.topic),
     number("partition", "PART", lambda stable: stable.partition),
@@ -250,7 +246,7 @@ STABLE_OFFSET: list[Field[StableOffset]] = [
     number("last_stable_offset", "STABLE", lambda stable: stable.last_stable_offset),
     number("end_offset", "END", lambda stable: stable.end_offset),
     number("held_back", "WAITING", lambda at: at.end_offset - at.last_stable_offset),
-    Field("holders", None, _get_holders, lambda _: ""),
+    Field("holders", None, lambda at: [to_json(HOLDERS, one) for one in at.holders], lambda _: ""),
 ]
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 import typer
 
 from txnlog.cli.output.escape import bytes_to_json, dump_json, escape_bytes, escape_text
 from txnlog.cli.output.fields import show_time
-from txnlog.cli.output.record_fields import Header, Record
+from txnlog.cli.output.record_fields import Record
 
 _PIECE = re.compile(
     r"%(?P<directive>[a-zA-Z])(?:\{(?P<how>\w+)\})?|%%|\\x(?P<code>[0-9a-fA-F]{2})"
@@ -75,7 +75,9 @@ class Template:
             encode = _BYTES[how or self._default]
             if directive == "h":
                 show = _encode_name if encode is _BYTES["raw"] else _escape_name
-                return lambda record: _join_headers(record.content.headers, show, encode)
+                return lambda record: b",".join(
+                    show(name) + b"=" + encode(value) for name, value in record.content.headers
+                )
             if directive == "k":
                 return lambda record: encode(record.content.key)
             return lambda record: encode(record.content.value)
@@ -91,10 +93,6 @@ def _make_constant(data: bytes) -> Writer:
 
 def _count_bytes(data: bytes | None) -> bytes:
     return b"%d" % (-1 if data is None else len(data))
-
-
-def _join_headers(headers: Sequence[Header], show: Callable[[str], bytes], encode: Bytes) -> bytes:
-    return b",".join(show(name) + b"=" + encode(value) for name, value in headers)
 
 
 def _encode_name(name: str) -> bytes:

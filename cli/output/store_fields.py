@@ -15,10 +15,6 @@ def _get_config(store: Store) -> Json:
     return dict(store.config)
 
 
-def _get_kind(store: Store) -> str:
-    return store.storage.kind()
-
-
 def _get_source(store: Store) -> str | None:
     shown = store.storage.as_of()
     return None if shown is None else shown.source
@@ -40,7 +36,7 @@ STORE: list[Field[Store]] = [
     text("url", "STORE", lambda store: store.url),
     text("store_id", "STORE ID", lambda store: store.store_id),
     time("created_at_ms", "CREATED", lambda store: store.created_at_ms),
-    Field("kind", "KIND", _get_kind, _show_kind),
+    Field("kind", "KIND", lambda store: store.storage.kind(), _show_kind),
     text("source", None, _get_source),
     time("reached_ms", None, _get_reached_ms),
     Field("config", "CONFIG", _get_config, lambda store: show_settings(store.config)),

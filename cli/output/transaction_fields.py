@@ -37,10 +37,6 @@ SUMMARY: list[Field[TransactionDescription]] = [
 ]
 
 
-def _get_versions(txn: TransactionDescription) -> Json:
-    return dict(txn.versions)
-
-
 def _show_versions(txn: TransactionDescription) -> str:
     shown = (f"{escape_text(name)}={version}" for name, version in sorted(txn.versions.items()))
     return ", ".join(shown) or "-"
@@ -50,7 +46,7 @@ DETAILS: list[Field[TransactionDescription]] = [
     *SUMMARY,
     number("log_entry", "LOG ENTRY", lambda txn: txn.log_entry),
     text("reason", "REASON", lambda txn: txn.reason or None),
-    Field("versions", "VERSIONS", _get_versions, _show_versions),
+    Field("versions", "VERSIONS", lambda txn: dict(txn.versions), _show_versions),
 ]
 ENTRIES: list[Field[EntryRef]] = [
     text("log", "LOG", lambda entry: entry.log),

@@ -197,7 +197,8 @@ class SparkTransaction:
             running = not self._staged.close()
         if phase not in (_Phase.OPEN, _Phase.FAILED):
             return
-        stopped = self._has_changes() and is_stopped(self._spark)
+        has_changes = bool(self._staged.segments or self._consumed())
+        stopped = has_changes and is_stopped(self._spark)
         if kind is None and phase is _Phase.OPEN and not stopped and not running:
             if not self._already_committed:
                 self._commit()
@@ -584,9 +585,6 @@ class SparkTransaction:
     ) -> None:
         self._result = TransactionResult(placed, self._spans(consumed), skipped)
         self._phase = _Phase.COMMITTED
-
-    def _has_changes(self) -> bool:
-        return bool(self._staged.segments or self._consumed())
 
     def _consumed(self) -> list[ConsumedOffset]:
         if self._group_id is None:

@@ -142,7 +142,8 @@ class Maintenance:
                 yield replace(part, done=number, of=len(named))
         if topics is None:
             yield self._part("vacuum", None, partial(self._vacuum_loose, ages))
-            yield self._part("groups", None, partial(self._expire_groups, times))
+            expire = partial(expire_groups, self._logs, lambda: times, dry_run=self._dry_run)
+            yield self._part("groups", None, expire)
 
     def _parts_of_topic(self, topic: str, times: Times, ages: Ages) -> Iterator[MaintenancePart]:
         # Its own logs: a topic's memory is freed before the next one.
@@ -204,9 +205,6 @@ class Maintenance:
                 yield MaintenanceFailure("transactional ids", None, step)
             else:
                 yield step
-
-    def _expire_groups(self, times: Times) -> Iterator[MaintenanceStep]:
-        yield from expire_groups(self._logs, lambda: times, dry_run=self._dry_run)
 
     def _part(
         self, part: Part, topic: str | None, do: Callable[[], Iterable[MaintenanceStep]]

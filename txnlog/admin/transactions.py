@@ -87,13 +87,10 @@ class TransactionAdmin:
         before_ms = self._logs.clock.now_ms() - (older_than_ms or 0)
         return (
             item
-            for item in self._describe_all()
+            for _, item in self._describe_each()
             if isinstance(item, TxnlogError)
             or (item.status in wanted and (older_than_ms is None or item.since_ms < before_ms))
         )
-
-    def _describe_all(self) -> Iterator[TransactionDescription | TxnlogError]:
-        return (item for _, item in self._describe_each())
 
     def _describe_each(self) -> Iterator[tuple[str, TransactionDescription | TxnlogError]]:
         """The newest state of each transactional id, or its error."""

@@ -261,8 +261,10 @@ class FreshManifests:
         unknown = [part for part in parts if f"{self._root}/{part.paths.log}" not in known]
         self._footers_left -= len(unknown)
         storage, columns = self._logs.storage, self._topic.columns
+        # Each fits: all columns of the files that are named have their ids.
         calls = [
-            partial(describe_file, storage, part, columns, _fits, self._root) for part in unknown
+            partial(describe_file, storage, part, columns, lambda _: True, self._root)
+            for part in unknown
         ]
         for part, described in zip(unknown, storage.gather(calls), strict=True):
             assert described is not None
@@ -372,11 +374,6 @@ class FreshManifests:
                         writer.write_table(pa.table(columns, schema=_DELETE_SCHEMA))
             size_bytes = sink.tell()
         return TableFile(name, partition, size_bytes, count, {}, ())
-
-
-def _fits(_: pa.Schema) -> bool:
-    """All columns of the files that are named have their ids."""
-    return True
 
 
 def _cut(entries: Ints, partitions: Ints, offsets: Ints) -> Iterator[tuple[int, int]]:

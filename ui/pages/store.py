@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Final
 
 from starlette.requests import Request
@@ -11,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from txnlog.config import store_settings
 from txnlog.store import Store
 from txnlog.ui.console import Console
-from txnlog.ui.jobs import Job, Progress
+from txnlog.ui.jobs import Job
 from txnlog.ui.render import show_size
 
 _MAINTAIN: Final = "maintain"
@@ -58,9 +59,10 @@ def tell(step: object) -> str:
 
 def plan_maintenance(console: Console, request: Request) -> Response:
     """What ``txnlog maintain`` would do now; planned when ``plan`` is in the URL."""
+    last = console.jobs.newest(_MAINTAIN)
     jobs = {
-        "planned": console.ask_job(request, "plan", _plan),
-        "maintained": _progress(console.jobs.newest(_MAINTAIN)),
+        "planned": console.ask_job(request, "plan", partial(_go_through, dry_run=True)),
+        "maintained": None if last is None else last.progress(),
     }
     content = {
         "title": "Maintenance",
@@ -78,7 +80,7 @@ def plan_maintenance(console: Console, request: Request) -> Response:
 def maintain(console: Console, request: Request, form: dict[str, str]) -> Response:
     """Do it, behind the page; a form that is sent twice begins one run."""
     number = form.get("number", "")
-    if console.begin_job(_MAINTAIN, number, _maintain):
+    if console.begin_job(_MAINTAIN, number, partial(_go_through, dry_run=False)):
         console.log_change(request, "began to maintain the store")
     return RedirectResponse("/store/maintenance", status_code=303)
 
@@ -86,18 +88,6 @@ def maintain(console: Console, request: Request, form: dict[str, str]) -> Respon
 def _following(console: Console) -> int:
     newest = console.jobs.newest(_MAINTAIN)
     return 1 if newest is None else newest.number + 1
-
-
-def _progress(job: Job | None) -> Progress | None:
-    return None if job is None else job.progress()
-
-
-def _plan(store: Store, job: Job) -> None:
-    _go_through(store, job, dry_run=True)
-
-
-def _maintain(store: Store, job: Job) -> None:
-    _go_through(store, job, dry_run=False)
 
 
 def _go_through(store: Store, job: Job, *, dry_run: bool) -> None:

@@ -176,7 +176,8 @@ def show_changes(
         if decoded is not None:
             batches = decoded.wanted_texts(batches, wanted)
         shown = first(_read(wanted.keep(batches)), max_rows)
-        session.output.rows(_fields(encoding), shown, streamed=True)
+        fields = [CHANGE, *map(_of_record, record_fields(encoding))]
+        session.output.rows(fields, shown, streamed=True)
         if decoded is not None:
             decoded.summary()
     if max_rows is None:
@@ -193,10 +194,6 @@ def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[ShownChange]:
     for batch in batches:
         kinds = batch.column("_change").to_pylist()
         yield from map(ShownChange, kinds, read_scanned([batch]))
-
-
-def _fields(encoding: Encoding) -> list[Field[ShownChange]]:
-    return [CHANGE, *(_of_record(field) for field in record_fields(encoding))]
 
 
 def _of_record(field: Field[Record]) -> Field[ShownChange]:
