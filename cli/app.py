@@ -36,7 +36,7 @@ GROUPS: Final = {
     "groups": "Consumer groups: how far they have read, who shares the work.",
     "txns": "Transactions: which are open, who waits, how they ended.",
 }
-"""The groups of verbs, in the order of the root's help: the first sentence of each one's own."""
+"""The groups of verbs with their help, in the order of the root's."""
 
 SUMMARIES: Final = {
     "import": "Import partition folders of a stopped Kafka broker.",
@@ -49,7 +49,8 @@ SUMMARIES: Final = {
     "demo": "Make a small store to look at.",
     "bench": "Measure the speed of writes, reads and small transactions.",
 }
-"""The verbs without a group, likewise; in the root's help they stand behind the groups."""
+"""The verbs without a group, with the first sentence of each one's own help. They stand behind the
+groups in the root's."""
 
 _VERBS: Final = {
     "import": "import_.import_folders",
@@ -108,10 +109,10 @@ def _load(name: str) -> Any:  # noqa: ANN401 - a command of typer's
     added = {name: where for hook in registered("command") for name, where in hook.VERBS.items()}
     module = import_module(added.get(name, f"txnlog.cli.commands.{module_name}"))
     if function:
-        verbs = verb_group(None, {name: getattr(module, function)})
+        verbs = verb_group({name: getattr(module, function)})
         return typer.main.get_group(verbs).commands[name]
     group = typer.main.get_group(module.app)
-    group.name = name
+    group.name, group.help = name, summaries()[name]
     return group
 
 

@@ -49,8 +49,8 @@ class _FileVerb(TyperCommand):
         return extra
 
 
-def verb_group(help_text: str | None, verbs: Mapping[str, Verb]) -> typer.Typer:
-    """The verbs of ``txnlog GROUP``, by name, in the order of its help."""
+def verb_group(verbs: Mapping[str, Verb], help_text: str | None = None) -> typer.Typer:
+    """The verbs of ``txnlog GROUP``, by name, in the order of its help; the root has its text."""
     group = typer.Typer(
         help=help_text, no_args_is_help=True, cls=AliasedGroup, rich_markup_mode=None
     )

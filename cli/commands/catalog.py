@@ -76,4 +76,4 @@ def serve_catalog(
     )
 
 
-app = verb_group("Catalog: topics as tables of an Iceberg REST catalog.", {"serve": serve_catalog})
+app = verb_group({"serve": serve_catalog})

@@ -498,7 +498,6 @@ def _place(offset: GroupOffset) -> TopicPartition:
 
 
 app = verb_group(
-    "Consumer groups: how far they have read, who shares the work.",
     {
         "ls": list_groups,
         "describe": describe_group,

@@ -248,7 +248,6 @@ def find_placed_segments(
 
 
 app = verb_group(
-    "Indexes: what finds offsets and times in segments.",
     {
         "dump": dump_indexes,
         "verify": verify_indexes,

@@ -148,4 +148,4 @@ def dump_log(
         session.output.rows(FIELDS, entries, streamed=True)
 
 
-app = verb_group("Logs: a topic's entries and markers as they lie.", {"dump": dump_log})
+app = verb_group({"dump": dump_log})

@@ -115,4 +115,4 @@ def _list_offsets(
     return store.topics.offsets(chosen, at=spec)
 
 
-app = verb_group("Offsets: where partitions begin and end.", {"ls": list_offsets})
+app = verb_group({"ls": list_offsets})

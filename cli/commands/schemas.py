@@ -267,7 +267,6 @@ def _read(
 
 
 app = verb_group(
-    "Schemas: of values, by their subjects and ids.",
     {
         "ls": list_schemas,
         "show": show_schema,

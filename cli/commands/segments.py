@@ -234,7 +234,6 @@ def show_usage(
 
 
 app = verb_group(
-    "Segments: the files that hold the records.",
     {
         "ls": list_segments,
         "dump": dump_segments,

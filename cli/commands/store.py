@@ -66,7 +66,6 @@ def show_config(session: Session, url: UrlArgument = None) -> None:
 
 
 app = verb_group(
-    "The store itself: make one, and see how it is set.",
     {
         "create": create_store,
         "describe": describe_store,

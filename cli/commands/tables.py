@@ -99,4 +99,4 @@ def _publish_iceberg(
     return store.tables.publish_iceberg(topic, opened, table, location=location)
 
 
-app = verb_group("Tables: topics as Delta and Iceberg tables.", {"publish": publish_table})
+app = verb_group({"publish": publish_table})

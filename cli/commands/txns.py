@@ -408,7 +408,6 @@ def abort_transaction(
 
 
 app = verb_group(
-    "Transactions: which are open, who waits, how they ended.",
     {
         "ls": list_transactions,
         "describe": describe_transaction,

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 GROUPS = {"replicas": "Replicas: who leads, who is in sync, what differs; standbys."}
-"""The first sentence of each group's own help."""
+"""The help of each group."""
 VERBS = {"replicas": "txnlog.replication.commands"}
 """The package of each group's verbs."""

@@ -6,7 +6,6 @@ from txnlog.cli.commands.records import changes, count, head, read, tail, write
 from txnlog.cli.verbs import verb_group
 
 app = verb_group(
-    "Records: what is in a topic.",
     {
         "read": read.read_records,
         "changes": changes.show_changes,

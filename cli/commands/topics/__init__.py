@@ -18,7 +18,6 @@ from txnlog.cli.commands.topics import (
 from txnlog.cli.verbs import verb_group
 
 app = verb_group(
-    "Topics: what they hold and how they are set.",
     {
         "ls": ls.list_topics,
         "describe": describe.describe_topics,

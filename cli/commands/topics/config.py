@@ -124,6 +124,6 @@ def _change(
 
 
 app = verb_group(
-    "Settings of a topic, with Kafka's names.",
     {"get": get_config, "set": set_config, "unset": unset_config},
+    "Settings of a topic, with Kafka's names.",
 )

@@ -6,7 +6,6 @@ from txnlog.cli.verbs import verb_group
 from txnlog.replication.commands import changes, roots, standbys
 
 app = verb_group(
-    "Replicas: who leads, who is in sync, what differs; standbys.",
     {
         "create": changes.create_replicas,
         "describe": roots.describe_replicas,
