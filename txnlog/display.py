@@ -21,6 +21,8 @@ BYTE_UNITS: Final = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB
 _BYTE_UNITS: Final = (*BYTE_UNITS, ("byte", 1))
 _SHORT_UNITS: Final = {"day": "d", "hour": "h", "minute": "m", "second": "s", "byte": "b"}
 _MOST_ROWS = 50
+_MOST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
 
 
 class Shown:
@@ -69,6 +71,15 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -
     more = f"<p>... and {left_out:,} more</p>" if left_out > 0 else ""
     header = f"<thead><tr>{head}</tr></thead>" if head else ""
     return f"<table><caption>{escape(caption)}</caption>{header}<tbody>{body}</tbody></table>{more}"
+
+
+def utc_time(timestamp_ms: int, between: str) -> str | None:
+    """``2024-05-01 12:00:00.000``, or what is to stand in its middle; None beyond the calendar."""
+    if not 0 <= timestamp_ms <= _MOST_MS:
+        return None
+    seconds, milliseconds = divmod(timestamp_ms, 1000)
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return f"{moment:%Y-%m-%d{between}%H:%M:%S}.{milliseconds:03d}"
 
 
 def show_time(timestamp_ms: int) -> str:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from txnlog.display import BYTE_UNITS, show_count, show_setting
+from txnlog.display import BYTE_UNITS, show_count, show_setting, utc_time
 from txnlog.hooks import registered
 
 _UNSEEN: Final = re.compile(
@@ -27,7 +27,6 @@ _SHOWN_BYTES: Final = 20_000
 _LINE_BYTES: Final = 240
 _SHORT_CHARS: Final = 60
 """Lists and structs of a column are laid out over several lines if they are longer."""
-_MAX_MS: Final = 253_402_300_799_999
 
 
 def make_environment() -> Environment:
@@ -100,9 +99,8 @@ def show_time(timestamp_ms: int | None) -> str:
     """A time in UTC, which it says; a number where no calendar reaches."""
     if timestamp_ms is None:
         return _ABSENT
-    if not 0 <= timestamp_ms <= _MAX_MS:
-        return str(timestamp_ms)
-    return f"{_write_time(timestamp_ms)} UTC"
+    shown = utc_time(timestamp_ms, " ")
+    return str(timestamp_ms) if shown is None else f"{shown} UTC"
 
 
 class _Markup(str):
@@ -126,18 +124,11 @@ def show_prose(text: str) -> str:
 
 def mark_time(timestamp_ms: int | None) -> str:
     """Show a time as an element, which a script shows in the zone of the browser."""
-    if timestamp_ms is None or not 0 <= timestamp_ms <= _MAX_MS:
+    written = None if timestamp_ms is None else utc_time(timestamp_ms, " ")
+    if written is None:
         return show_time(timestamp_ms)
-    written = _write_time(timestamp_ms)
     iso = written.replace(" ", "T")
     return _Markup(f'<time datetime="{iso}Z">{written} <small>UTC</small></time>')
-
-
-def _write_time(timestamp_ms: int) -> str:
-    from datetime import UTC, datetime
-
-    moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03d}"
 
 
 def show_ago(elapsed_ms: int) -> str:

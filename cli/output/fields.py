@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from txnlog.cli.input.durations import UNITS_MS
 from txnlog.cli.output.escape import Json, escape_text
+from txnlog.display import utc_time
 
 T = TypeVar("T")
 
@@ -20,8 +20,6 @@ _ABSENT = "-"
 _UNIT = 1024
 _ONE_DIGIT = 9.95
 """Values that round to less than 10 get a digit after the point."""
-_MAX_SHOWN_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999: later times are shown as numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +135,8 @@ def show_time(timestamp_ms: int | None) -> str:
     """``2024-05-01T12:00:00.000Z``; a number outside the calendar's range."""
     if timestamp_ms is None:
         return _ABSENT
-    if not 0 <= timestamp_ms <= _MAX_SHOWN_MS:
-        return str(timestamp_ms)
-    seconds, milliseconds = divmod(timestamp_ms, 1000)
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+    shown = utc_time(timestamp_ms, "T")
+    return str(timestamp_ms) if shown is None else f"{shown}Z"
 
 
 def show_duration(duration_ms: int) -> str:
