@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from txnlog.columns.layouts import FileLayout, file_layout
-from txnlog.names import OWN_FILE, schema_version
+from txnlog.names import schema_version
 from txnlog.segments.parquet.footer import OFFSET_COLUMN
 from txnlog.segments.schema_columns import default_as_text, default_of
 from txnlog.spark.batch.planned_files import FILE_NUMBER, planner, read_in_order
@@ -118,20 +118,15 @@ def _layouts(
     known: dict[int, NativeFiles | None] = {}
     names: set[str] = set()
     for part in ranges:
-        segment = part.segment
-        own = (
-            part.paths.is_parquet
-            and segment.stored.position == OWN_FILE
-            and segment.stored.kafka is None
-        )
-        if not own or segment.stored.name in names:
+        name = part.segment.stored.name
+        if not part.has_own_file or name in names:
             yield None
             continue
-        version = 0 if schema is None else schema_version(segment.stored.name)
+        version = 0 if schema is None else schema_version(name)
         if version not in known:
             known[version] = _layout(schema, version, known.values())
         if known[version] is not None:
-            names.add(segment.stored.name)
+            names.add(name)
         yield known[version]
 
 

@@ -72,6 +72,12 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
         return self._ref.paths
 
     @property
+    def has_own_file(self) -> bool:
+        """Whether the segment is a Parquet file of its own, of which this may be a part."""
+        stored = self.segment.stored
+        return self.paths.is_parquet and stored.position == OWN_FILE and stored.kafka is None
+
+    @property
     def is_indexed(self) -> bool:
         """Whether an offset index and a time index lie beside the segment."""
         stored = self.segment.stored

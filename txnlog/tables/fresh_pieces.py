@@ -52,7 +52,7 @@ from txnlog.tables.latest_view import first_row_id, numbers_rows
 from txnlog.tables.pinned_topic import PinnedTopic
 from txnlog.tables.plain_entries import PlainEntries
 from txnlog.tables.statistics import ColumnStatistics
-from txnlog.tables.table_files import TableFile, copy_files, describe_file, has_own_file, key_of
+from txnlog.tables.table_files import TableFile, copy_files, describe_file, key_of
 
 _MEAN_FILES = 512
 """How many files a piece has, about: each commit makes so many entries anew, a table of many files
@@ -253,7 +253,7 @@ class FreshManifests:
         version = schema_version(part.segment.stored.name)
         schema = self._topic.schema
         is_known = schema is None or file_layout(schema, version) is not None
-        return has_own_file(part) and is_known
+        return part.has_own_file and is_known
 
     def _describe(self, parts: Sequence[SegmentRange]) -> None:
         """Read the footers of files that are not known. Raises SnapshotExpired, CorruptRecord."""

@@ -20,7 +20,7 @@ from pyarrow import parquet, types
 
 from txnlog.errors import InvalidOption, ObjectNotFound, SnapshotExpired
 from txnlog.log.open_logs import Logs
-from txnlog.names import OWN_FILE, PARQUET_ENDING, schema_version
+from txnlog.names import PARQUET_ENDING, schema_version
 from txnlog.read.scanned_ranges import read_ranges
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange
@@ -235,17 +235,11 @@ def plan_files(
     return plan
 
 
-def has_own_file(part: SegmentRange) -> bool:
-    """Whether the segment is a Parquet file of its own, of which the range may be a part."""
-    stored = part.segment.stored
-    return part.paths.is_parquet and stored.position == OWN_FILE and stored.kafka is None
-
-
 def _is_file(part: SegmentRange) -> bool:
     """Whether the range is the whole of the segment's own Parquet file."""
     segment = part.segment
     covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
-    return has_own_file(part) and covered
+    return part.has_own_file and covered
 
 
 def describe_file(
