@@ -1,10 +1,9 @@
 """Purging: every record of some keys goes from a topic, as when a person has to be deleted.
 
-The segments that hold such records are written again without them, each record that stays at its
-offset. Of a file that segments share all are written again, or it would stay; so are those of one
-in which a part belongs to no segment any more: what lies there cannot be told. Old files are those
-of any rewrite: readers that began before go on with them, and vacuum deletes them later. Readers of
-the past could take those that compaction has replaced; so an entry says when the last purge was.
+docs/PROTOCOL.md ("Rewrites") says how. Of a file that segments share all are written again, or it
+would stay; so are those of one in which a part belongs to no segment any more: what lies there
+cannot be told. Readers of the past could take those that compaction has replaced; so an entry says
+when the last purge was.
 """
 
 from __future__ import annotations

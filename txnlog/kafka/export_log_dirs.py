@@ -1,11 +1,8 @@
 """Export: a topic becomes partition folders that Kafka's own tools and brokers read.
 
-Here a transaction is decided by files beside the log, and committed offsets have no gaps. In Kafka
-the decision is a control batch in the partition, and takes an offset. So a record's offset in the
-folder is its own plus the number of markers put before it. With ``keep_offsets`` there are none:
-committed records become plain records with their own offsets, and aborted ones leave gaps, like
-compaction. Segments from Kafka contain their markers and are copied, byte for byte if no marker was
-put before them. Those rewritten here, as by a purge, have none: what they leave open is ended.
+docs/FORMAT.md ("Kafka's partition folders") says how markers move offsets. Segments from Kafka
+contain their markers and are copied, byte for byte if no marker was put before them. Those
+rewritten here, as by a purge, have none: what they leave open is ended.
 """
 
 from __future__ import annotations

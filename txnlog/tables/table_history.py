@@ -4,12 +4,10 @@ The metadata of each answer is put under the next number of its day, once: so se
 order, and the newest has all snapshots that are still listed. Those form an unbroken row, so that
 what was current at some time is never mistaken.
 
-A snapshot is dated by the newest entry of the log that it shows, and never before a moment at which
-the one before it is known to have been current. Dated by the moment at which it is asked for, it
-would be later than the transaction of a reader that has asked.
-
-They have no parents. Lines of descent are for readers of what was added between two snapshots,
-which is not what a table's files tell: merged ones hold rows that were there before.
+docs/TABLES.md says how a snapshot is dated: by the moment at which it is asked for it would be
+later than the transaction of a reader that has asked. They have no parents: lines of descent are
+for readers of what was added between two snapshots, and merged files hold rows that were there
+before.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """How long tombstones stay: their horizon, and which segments may share one. Pure.
 
-A tombstone must stay for ``delete.retention.ms`` after it has become clean, so that a slow reader
-meets it. Batches do not record when that was: the log does, as each segment's horizon, the time
-from which all its tombstones may be removed. A segment made of several has the latest of their
+docs/PROTOCOL.md ("Rewrites") has the rule. A segment made of several has the latest of their
 horizons. If any could be combined, a topic that is compacted often would give its old tombstones
 later and later horizons, and they would never be removed (KAFKA-8522). So time is divided into
 spans, and only horizons in the same span are combined: none is delayed by more.
