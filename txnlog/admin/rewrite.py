@@ -89,11 +89,9 @@ class Rewriting:
     def put(self, stay: TombstoneStay | None = None) -> bool:
         """Put the entry; False if another process has rewritten some of the segments.
 
-        ``stay`` is how long tombstones stay from then on; None: as the replacements say.
-
-        Raises:
-            UnknownTopicOrPartition: the topic was deleted meanwhile.
-            UploadExpired, StorageError: see :func:`rewrite`.
+        ``stay`` is how long tombstones stay from then on; None: as the replacements say. Raises
+        UnknownTopicOrPartition: the topic was deleted meanwhile; UploadExpired, StorageError: see
+        :func:`rewrite`.
         """
         new, uploaded, read, old = self._new, self._uploaded, self._read, self._old
         self._new, self._uploaded, self._read, self._old = [], [], [], []

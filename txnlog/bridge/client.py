@@ -93,10 +93,11 @@ def _parse_servers(url: str) -> str:
 
 
 class Cluster:
-    """How a Kafka cluster is reached: ``broker:9092``, or several with commas, behind ``kafka://``.
+    """How a Kafka cluster is reached.
 
-    The options are librdkafka's, and in no message. Raises InvalidOption: the servers or an option
-    is not valid, or the client is not installed.
+    The URL is ``broker:9092``, or several with commas; ``kafka://`` may stand before. The options
+    are librdkafka's, and in no message. Raises InvalidOption: the servers or an option is not
+    valid, or the client is not installed.
     """
 
     def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:

@@ -96,9 +96,9 @@ def find_survivors(
     """Find the newest record of each key of the dirty part, and what it supersedes in the clean.
 
     Records without a key do not stay. Keys are read once, or, where they do not fit into
-    ``memory_bytes``, once for each part of them that does; one bit for each record is added to
-    these, and the storage's read-ahead. All positions in a part are below its count; ``read_clean``
-    reads each key once.
+    ``memory_bytes``, once for each part of them that does; one bit for each record comes on top,
+    and the storage's read-ahead. All positions in a part are below its count; ``read_clean`` reads
+    each key once.
     """
     survivors = Survivors(clean_count, dirty_count)
     parts: list[KeyPart] = [WHOLE]
