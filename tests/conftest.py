@@ -20,7 +20,7 @@ import tests
 import txnlog
 from tests.support.steps import new_store
 from tests.support.storage.disturbed_storages import HookedStorage
-from txnlog.admin.topic_checks import TYPED_DEFAULTS
+from txnlog.admin.topics import TYPED_DEFAULTS
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.adapters.memory import MemoryStorage

@@ -8,10 +8,19 @@ from typing import Annotated, Final
 
 import typer
 
-from txnlog.cli.input.setting_names import complete_setting
-
 STORE_VARIABLE: Final = "TXNLOG_STORE"
 CONFIG_VARIABLE: Final = "TXNLOG_CONFIG"
+
+
+def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
+    """``KEY=VALUE``: of a store in the verbs of stores, else of a topic."""
+    from txnlog.config import setting_choices
+
+    choices = setting_choices("store" if " store " in f"{ctx.command_path} " else "topic")
+    key, equals, _ = incomplete.partition("=")
+    if not equals:
+        return [f"{known}=" for known in choices]
+    return [f"{key}={value}" for value in choices.get(key, ())]
 
 
 class Format(str, Enum):

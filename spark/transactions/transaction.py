@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from txnlog.admin.publish import check_places, publish_as_set
 from txnlog.errors import (
@@ -38,7 +38,6 @@ from txnlog.spark.transactions.read_options import merge_read_options
 from txnlog.spark.transactions.repeatable_writes import RepeatableWrites
 from txnlog.spark.transactions.result import TransactionResult
 from txnlog.spark.transactions.row_budget import unmeasured
-from txnlog.spark.transactions.session import STOPPED, is_stopped
 from txnlog.spark.transactions.staged_writes import StagedWrites
 from txnlog.state.transaction import ConsumedOffset, Outcome, Version, check_version
 from txnlog.store import Store, open_store
@@ -58,6 +57,10 @@ if TYPE_CHECKING:
     from txnlog.values import ValueReader
 
 _logger = logging.getLogger(__name__)
+_STOPPED: Final = (
+    "the SparkSession was stopped inside this transaction's block, so nothing was committed; stop "
+    "it after the block"
+)
 
 
 class _Phase(Enum):
@@ -198,7 +201,7 @@ class SparkTransaction:
         if phase not in (_Phase.OPEN, _Phase.FAILED):
             return
         has_changes = bool(self._staged.segments or self._consumed())
-        stopped = has_changes and is_stopped(self._spark)
+        stopped = has_changes and _is_stopped(self._spark)
         if kind is None and phase is _Phase.OPEN and not stopped and not running:
             if not self._already_committed:
                 self._commit()
@@ -216,7 +219,7 @@ class SparkTransaction:
                 "committed; wait for it inside the block"
             )
         if kind is None:
-            raise InvalidTxnState(STOPPED)
+            raise InvalidTxnState(_STOPPED)
 
     @property
     def result(self) -> TransactionResult:
@@ -630,9 +633,9 @@ class SparkTransaction:
     def _using_session(self, call: str) -> Iterator[None]:
         """A call that needs the block to be open, and Spark."""
         self._require_open(call)
-        if is_stopped(self._spark):
+        if _is_stopped(self._spark):
             self._phase = _Phase.FAILED
-            raise InvalidTxnState(STOPPED)
+            raise InvalidTxnState(_STOPPED)
         with self._fail_on_error():
             yield
 
@@ -646,3 +649,9 @@ class SparkTransaction:
                 if self._phase is _Phase.OPEN:
                     self._phase = _Phase.FAILED
             raise
+
+
+def _is_stopped(spark: SparkSession) -> bool:
+    """Spark Connect tells; elsewhere a stopped context has let go of its JVM's half."""
+    told: bool | None = getattr(spark, "is_stopped", None)
+    return getattr(spark.sparkContext, "_jsc", None) is None if told is None else told

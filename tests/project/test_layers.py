@@ -63,7 +63,6 @@ INSIDE = {
         "plans",
         "record_query",
         "look",
-        "decoded_values",
         "page",
         "console",
         "changes",

@@ -9,7 +9,7 @@ import builtins
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -19,25 +19,27 @@ from txnlog.admin.found import Found
 from txnlog.admin.intent import writes
 from txnlog.admin.live_segments import placed_refs
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
-from txnlog.admin.topic_checks import (
-    TYPED_DEFAULTS,
-    as_typed,
-    check_typed_config,
-    check_untyped_config,
-)
 from txnlog.admin.trim import trim
 from txnlog.arguments import names_wrong_arguments
 from txnlog.columns.changes import evolve
 from txnlog.columns.checks import make_schema
 from txnlog.columns.constraints import constraints_of
 from txnlog.config import (
+    CONSTRAINT,
+    PARQUET,
     TopicConfig,
     check_merged_topic_config,
     check_partition_count,
     check_topic_changes,
     check_topic_config,
 )
-from txnlog.errors import InvalidOption, InvalidSchema, TxnlogError, UnknownTopicOrPartition
+from txnlog.errors import (
+    InvalidConfig,
+    InvalidOption,
+    InvalidSchema,
+    TxnlogError,
+    UnknownTopicOrPartition,
+)
 from txnlog.inspect.describe import (
     describe_or_error,
     describe_segments,
@@ -56,6 +58,9 @@ from txnlog.write.segment_uploads import discard_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+TYPED_DEFAULTS: Final = {"record.format": PARQUET}
+"""What topics with a schema are made with, where their defaults are others."""
 
 
 @names_wrong_arguments()
@@ -103,9 +108,9 @@ class TopicAdmin:
             raise InvalidSchema("key and defaults are for columns of a schema, and there is none")
         checked = check_topic_config(config)
         if typed is None:
-            check_untyped_config(checked)
+            _check_untyped_config(checked)
         else:
-            check_typed_config(checked, has_key=bool(typed.key))
+            _check_typed_config(checked, has_key=bool(typed.key))
             constraints_of(checked, typed)
         log = self._logs.topic(topic)
         if dry_run or replication_factor is not None:
@@ -201,13 +206,13 @@ class TopicAdmin:
             state.check_exists(topic)
             if partitions is not None:
                 check_partition_count(partitions, len(state.partitions))
-            changes = checked if state.schema is None else as_typed(checked)
+            changes = checked if state.schema is None else _as_typed(checked)
             merged = {**state.config, **changes}
             settings = {k: v for k, v in merged.items() if v is not None}
             check_merged_topic_config(settings)
             changed = None
             if state.schema is not None:
-                check_typed_config(settings, has_key=bool(state.schema.key))
+                _check_typed_config(settings, has_key=bool(state.schema.key))
                 mode = TopicConfig.of(settings).schema_compatibility
                 if asked:
                     changed = evolve(state.schema, schema, rename, defaults, compatibility=mode)
@@ -218,7 +223,7 @@ class TopicAdmin:
                     f"topic {topic!r} was created without a schema and cannot be given one"
                 )
             else:
-                check_untyped_config(settings)
+                _check_untyped_config(settings)
             return Altered(nonce, self._logs.clock.now_ms(), partitions, changes, changed)
 
         if dry_run:
@@ -450,3 +455,32 @@ def _offsets(listed: Iterable[ListedOffset]) -> dict[TopicPartition, int]:
         for item in listed
         if item.offset is not None
     }
+
+
+def _as_typed(changes: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Changes of settings in which None means the default of a topic with a schema."""
+    return {k: TYPED_DEFAULTS.get(k) if v is None else v for k, v in changes.items()}
+
+
+def _check_typed_config(config: Mapping[str, str], *, has_key: bool) -> None:
+    """Raise InvalidConfig if a topic with a schema cannot have these settings."""
+    settings = TopicConfig.of(config)
+    if settings.record_format == "kafka":
+        raise InvalidConfig(
+            "topic config record.format: kafka has keys and values, no columns of a schema; leave "
+            "it out for Parquet files, or set it to columns"
+        )
+    if settings.compacts and not has_key:
+        raise InvalidConfig(
+            "topic config cleanup.policy: the topic's schema has no key to compact by: use delete, "
+            "or make the topic with a key"
+        )
+
+
+def _check_untyped_config(config: Mapping[str, str]) -> None:
+    """Raise InvalidConfig if settings are only for topics with a schema."""
+    if "schema.compatibility" in config:
+        raise InvalidConfig("topic config schema.compatibility: the topic has no schema")
+    for key in config:
+        if key.startswith(CONSTRAINT):
+            raise InvalidConfig(f"topic config {key}: the topic has no schema")

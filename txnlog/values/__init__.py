@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from txnlog.values.columns import SubjectColumns, subject_columns
+    from txnlog.values.codecs import SubjectColumns, subject_columns
     from txnlog.values.compatibility import Compatibility
     from txnlog.values.folder import SchemaFolder
     from txnlog.values.reader import DecodedValues, ValueReader
@@ -49,10 +49,10 @@ _HOMES = {
     "SchemaReference": "schemas",
     "SchemaRegistry": "registry",
     "Schemas": "schemas",
-    "SubjectColumns": "columns",
+    "SubjectColumns": "codecs",
     "ValueReader": "reader",
     "ValueWriter": "writer",
-    "subject_columns": "columns",
+    "subject_columns": "codecs",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -102,3 +103,30 @@ def parse_schema(
     from txnlog.values.json_schema import read_json_schema
 
     return read_json_schema(text, references)
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectColumns:
+    """Columns, and by name the defaults of some: as ``store.topics.create`` takes them."""
+
+    columns: pa.Schema
+    defaults: Mapping[str, pa.Scalar]
+
+
+def subject_columns(
+    schemas: Schemas, subject: str, version: int | None = None, *, message: str | None = None
+) -> SubjectColumns:
+    """The columns of a schema.
+
+    Args:
+        schemas: where it comes from.
+        subject: whose schema.
+        version: which; None: the newest.
+        message: of a .proto the full name of the message whose fields they are; None: the first.
+
+    Raises:
+        UnknownSchema, InvalidSchema, StorageError: as :class:`ValueReader`.
+    """
+    found = schemas.version(subject, version)
+    codec = make_codec(schemas, found, message)
+    return SubjectColumns(codec.columns, codec.defaults)

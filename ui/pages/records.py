@@ -10,19 +10,22 @@ from operator import itemgetter
 from string import ascii_letters, digits
 from typing import Final
 
+import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import Response
 
-from txnlog.errors import InvalidOption
+from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import ConsumerRecord, each_record
 from txnlog.read.isolation import check_isolation_level
+from txnlog.read.json_columns import json_objects
 from txnlog.read.scanned_ranges import read_each
 from txnlog.read.schema import scan_columns
 from txnlog.ui.console import Console
-from txnlog.ui.decoded_values import fields_of
 from txnlog.ui.look import Look, look_at
 from txnlog.ui.record_query import LEVELS, RecordQuery, write_place
+from txnlog.values import Schemas
+from txnlog.values.own_schemas import decode_each
 
 SHOWN: Final = 50
 _MOST_TAKEN: Final = 4 * SHOWN
@@ -59,7 +62,7 @@ def show_records(console: Console, request: Request) -> Response:
     to_newer = sum(ends[p] - upper[p] for p in chosen)
     offsets = sum(ends[p] - starts[p] for p in chosen)
     shown = look.found if older is query.newest_first else look.found[::-1]
-    fields = [None] * len(shown) if columns else fields_of(console.store.schemas, shown)
+    fields = [None] * len(shown) if columns else _fields_of(console.store.schemas, shown)
     content |= {
         "look": look,
         "rows": [
@@ -169,3 +172,24 @@ def _cell_of(value: object) -> bytes | None:
     if value is None or isinstance(value, str):
         return None if value is None else value.encode()
     return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _fields_of(
+    schemas: Schemas, records: Sequence[ConsumerRecord]
+) -> list[tuple[int, bytes] | None]:
+    """Of each record the id of its schema and its fields as JSON; None: it has none.
+
+    Schemas are looked for only if a value begins as one that carries an id.
+    """
+    found: list[tuple[int, bytes] | None] = [None] * len(records)
+    values = [record.value for record in records]
+    if not any(value is not None and value[:1] == b"\0" and len(value) > 5 for value in values):
+        return found
+    try:
+        for schema_id, rows, columns in decode_each(schemas, pa.array(values, pa.binary())):
+            texts = json_objects(columns.schema.names, columns.columns, columns.num_rows)
+            for row, text in zip(rows.tolist(), texts.to_pylist(), strict=True):
+                found[row] = (schema_id, text.encode())
+    except TxnlogError:  # the page is of records, which are shown as they are
+        return found
+    return found

@@ -9,13 +9,19 @@ from typing import Annotated
 import typer
 
 from txnlog.cli.input.assignments import parse_settings
-from txnlog.cli.input.options import DryRunOption, TopicArgument
-from txnlog.cli.input.setting_names import complete_key, complete_setting
+from txnlog.cli.input.options import DryRunOption, TopicArgument, complete_setting
 from txnlog.cli.output.confirmation import note_dry_run
 from txnlog.cli.output.fields import Field, text
 from txnlog.cli.output.setting_fields import setting_fields
 from txnlog.cli.session import Session
 from txnlog.cli.verbs import verb_group
+
+
+def _complete_key() -> list[str]:
+    """``KEY`` of a topic's setting."""
+    from txnlog.config import setting_choices
+
+    return [*setting_choices("topic")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ def get_config(
         typer.Argument(
             metavar="KEY",
             help="Only these settings.",
-            autocompletion=complete_key,
+            autocompletion=_complete_key,
             show_default=False,
         ),
     ] = None,
@@ -93,7 +99,7 @@ def unset_config(
     topic: TopicArgument,
     keys: Annotated[
         list[str],
-        typer.Argument(metavar="KEY", help="Which settings.", autocompletion=complete_key),
+        typer.Argument(metavar="KEY", help="Which settings.", autocompletion=_complete_key),
     ],
     dry_run: DryRunOption = False,
 ) -> None:
