@@ -85,6 +85,7 @@ def run(seed: int, put: Put = put_and_look, age_ms: int = 0) -> tuple[int, int]:
             try:
                 number = max(log.listing().entries, default=-1) + 1
                 data = f"{process.name}/{process.incarnation}/{turn}".encode()
+                log.durable = number - 1  # who has put that one confirms nothing
                 if put(log, number, data):
                     believed.append((log.path(number), data))
             except StorageError:

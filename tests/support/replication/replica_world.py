@@ -635,7 +635,7 @@ class World:
 
     def check_time(self, took_s: float, slow: list[str], began_in: int) -> None:
         # The rest is for the requests themselves: those of all others move the clock, too.
-        if not self.timed or took_s <= (2 * max(len(slow), 1) + 0.75) * LAG_MS / 1000:
+        if not self.timed or took_s <= (2 * max(len(slow), 1) + 0.8) * LAG_MS / 1000:
             return
         for epoch in self.roots.since(began_in):
             if len(epoch.in_sync) < epoch.min_insync:
