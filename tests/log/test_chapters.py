@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.steps import begin, new_store, values
-from txnlog.errors import StorageError
+from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.log import chapters
 from txnlog.log.chapters import Chapters, FreeingRule
 from txnlog.log.sequence_log import SequenceLog
@@ -385,3 +385,23 @@ def test_folders_on_a_disk_stay_small_however_fast_it_is(
     assert most["topics/t/log"] <= 2 * (4 * 8 + at_a_checkpoint) + 2
     assert most["transactions/p"] <= 4 * 8 + 64 + 2 * 96 + 8
     assert [found for found in store.examine(with_probe=False) if found.state == "damage"] == []
+
+
+@pytest.mark.parametrize("freed", [False, True])
+def test_only_what_was_freed_may_be_gone(
+    monkeypatch: pytest.MonkeyPatch, clock: VirtualClock, *, freed: bool
+) -> None:
+    """The entry before: one that a server has lost would leave a hole."""
+    short(monkeypatch)
+    heap = HeapStorage()
+    log = SequenceLog(heap, FOLDER, clock)
+    fill(log, 0, 4)
+    if freed:
+        log.chapters.clean(4, FreeingRule(0))
+    heap.delete([log.path(3)])
+    if freed:
+        assert log.create(4, b"next")
+    else:
+        with pytest.raises(ObjectNotFound):
+            log.create(4, b"next")
+    assert (log.path(4).rpartition("/")[2] in heap.list_names(FOLDER)) is freed

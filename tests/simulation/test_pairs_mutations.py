@@ -139,7 +139,7 @@ def test_a_remover_that_deletes_marks_of_the_next_life(monkeypatch: Patch) -> No
 
     def remove(self: TransactionLog, head: Head) -> None:
         kept = SequenceLog(self._storage, expired_log(head.state.transactional_id), self._clock)
-        kept.create(head.number, envelope.encode(head.state))
+        kept.create(head.number, envelope.encode(head.state), -1)
         kept.delete_below(head.number)
         log = self._log(head.state.transactional_id)
         log.delete_below(head.number)

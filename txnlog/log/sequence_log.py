@@ -250,16 +250,23 @@ class SequenceLog:
         take it alone, and leave a hole in the log. So only the newest entry may not be durable.
 
         Raises:
-            ObjectNotFound: that one is gone: its name was freed, or the storage has lost it after
-                it was read here. What was read of the log is to be read again.
+            ObjectNotFound: that one is gone, and was not freed: the storage has lost it since it
+                was read. What was read of the log is to be read again.
         """
         before = number - 1 if newest_file is None else newest_file
         built_on = [self.path(before)] if before > self.durable else []
-        path = self.path(number)
-        if not create_once(self.storage, path, data, self._clock, built_on, decided=decided):
-            return False
-        self.durable = max(self.durable, number)
-        return True
+        put = partial(
+            create_once, self.storage, self.path(number), data, self._clock, decided=decided
+        )
+        try:
+            is_ours = put(built_on)
+        except ObjectNotFound:
+            if not self.chapters.is_closed(before):
+                raise
+            is_ours = put()  # behind a checkpoint
+        if is_ours:
+            self.durable = max(self.durable, number)
+        return is_ours
 
     def mark(self, number: int, outcome: Outcome, data: bytes) -> None:
         """Put the control marker of an entry. Idempotent: every writer writes the same outcome.

@@ -250,9 +250,13 @@ class TransactionLog:
             if not listing.entries:
                 return None
             try:
-                return Head(listing.entries[-1], self._decode(log, listing.entries[-1]))
+                head = Head(listing.entries[-1], self._decode(log, listing.entries[-1]))
             except ObjectNotFound:
                 continue  # replaced by a later one
+            # What follows is put behind the copy, which was durable before the entry was deleted.
+            known = self._known(transactional_id)
+            known.durable = max(known.durable, head.number)
+            return head
         raise CorruptEntry(f"{log.folder} shows entries that cannot be read")
 
     def remove(self, head: Head) -> None:
