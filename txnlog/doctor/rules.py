@@ -201,13 +201,9 @@ def topic_checkpoint_violations(
 ) -> Iterator[Violation]:
     """L7: a checkpoint says the same as all entries before it. Both are states after one entry.
 
-    Args:
-        replayed: what the entries say.
-        checkpoint: what it says.
-        trimmed: by partition, an offset below which records were deleted since: the checkpoint's
-            manifests may leave them out.
-        left_out: by partition, an entry that has replaced rewrites which were left out since: of a
-            checkpoint before it nothing tells which were in force.
+    Below ``trimmed``, offsets by partition, records were deleted since: the checkpoint's manifests
+    may leave them out. ``left_out`` is, by partition, an entry that has replaced rewrites which
+    were left out since: of a checkpoint before it nothing tells which were in force.
     """
     for what in ("topic_id", "created_at_ms", "config", "next_entry", "purge_end"):
         if getattr(replayed, what) != getattr(checkpoint, what):

@@ -36,14 +36,12 @@ def dump_file_indexes(
 ) -> tuple[Iterator[IndexEntry], int]:
     """The entries of one index file, or of those beside a segment.
 
-    Returns:
-        The entries, offsets counted from the one that the file is named for (0 if it is not named
-        as Kafka names them), and how many bytes of zeros follow: a broker preallocates the files
-        of its newest segment. A Parquet file has its own, see ``IndexEntry``.
+    Their offsets are counted from the one that the file is named for (0 if it is not named as Kafka
+    names them). It is also told how many bytes of zeros follow: a broker preallocates the files of
+    its newest segment. A Parquet file has its own, see ``IndexEntry``.
 
-    Raises:
-        InvalidOption: the name is that of neither, or it is another program's Parquet file.
-        StorageError: a file cannot be read.
+    Raises InvalidOption: the name is that of neither, or it is another program's Parquet file.
+    StorageError.
     """
     paths = _paths(path)
     if paths.is_parquet and path == paths.log:
@@ -65,10 +63,8 @@ def check_file_indexes(
 ) -> tuple[list[IndexCheck], str | None]:
     """Check one index file, or those beside a segment; see ``check_index_files``.
 
-    Raises:
-        InvalidOption: the name is that of neither, or of a transaction index; or several segments
-            share the file.
-        StorageError: a file cannot be read.
+    Raises InvalidOption: the name is that of neither, or of a transaction index; or several
+    segments share the file. StorageError.
     """
     wanted = {kind: index for kind, index in _choose_indexes(path).items() if kind in ACCELERATORS}
     if not wanted:
@@ -92,13 +88,8 @@ def rebuild_file_indexes(
 ) -> tuple[list[IndexRebuild], str | None]:
     """Write the indexes beside a local segment file that are missing or damaged.
 
-    Returns:
-        What was (or would be) done, and what is wrong with the segment: what lies behind that is
-        not in the indexes.
-
-    Raises:
-        InvalidOption: the file is not a local segment.
-        StorageError: a file cannot be read or written.
+    Returns what was (or would be) done, and what is wrong with the segment: what lies behind that
+    is not in the indexes. Raises InvalidOption: the file is not a local segment. StorageError.
     """
     paths = SegmentPaths.of(path)
     if "://" in path or paths is None or path != paths.log:

@@ -94,9 +94,7 @@ def dump_log(
     them, as after cleaning.
 
     With ``keep_going`` a file that cannot be read is a failure of its item, and the others follow.
-
-    Raises:
-        StorageError: the filesystem failed.
+    Raises StorageError.
     """
     # The first one may be in a bundle.
     begin = max(first - MOST_TOGETHER, 0)

@@ -280,12 +280,8 @@ def rebuild_placed_indexes(
 ) -> tuple[list[IndexRebuild], str | None]:
     """Write the offset and time indexes of a placed segment that are missing or damaged.
 
-    Returns:
-        What was (or would be) done, and what is wrong with the segment: what lies behind that is
-        not in the indexes.
-
-    Raises:
-        StorageError: one may be missing now; repeat it.
+    Returns what was (or would be) done, and what is wrong with the segment: what lies behind that
+    is not in the indexes. Raises StorageError: one may be missing now; repeat it.
     """
     checks, damage = check_placed_indexes(storage, segment)
 

@@ -61,11 +61,9 @@ def open_segment(storage: Storage, segment: SegmentDescription) -> SegmentFile:
 def dump_placed_segment(storage: Storage, segment: SegmentDescription) -> Iterator[DumpedBatch]:
     """Yield every byte that the segment should have, as batches and damaged stretches.
 
-    Offsets and sequences are relative, as in the file; the segment's description has the bases.
-    A file that is gone or shorter than its log entry says is damage too, reported at the end.
-
-    Raises:
-        StorageError: the filesystem failed.
+    Offsets and sequences are relative, as in the file; the segment's description has the bases. A
+    file that is gone or shorter than its log entry says is damage too, reported at the end. Raises
+    StorageError.
     """
     try:
         file = open_segment(storage, segment)

@@ -63,13 +63,10 @@ class _RaceResult:
 def probe(storage: Storage, rounds: int = CREATION_ROUNDS) -> ProbeReport:
     """Create one name twice, race for new names, read, list, delete; and leave nothing behind.
 
-    Args:
-        storage: the storage to probe.
-        rounds: of races, each of 16 creates at the same moment.
+    In each of the rounds 16 creates race at the same moment.
 
-    Raises:
-        PutIfAbsentBroken: the filesystem cannot carry a store.
-        StorageError: it failed in some other way.
+    Raises PutIfAbsentBroken: the filesystem cannot carry a store. StorageError: it failed in some
+    other way.
     """
     folder, files = _new_folder(rounds)
     try:
@@ -89,11 +86,7 @@ def probe(storage: Storage, rounds: int = CREATION_ROUNDS) -> ProbeReport:
 def check_before_first_write(storage: Storage) -> None:
     """The shorter probe, for a store that this process has not made itself.
 
-    Without permission to delete, a few small objects are left behind.
-
-    Raises:
-        PutIfAbsentBroken: the filesystem cannot carry a store.
-        StorageError: it failed in some other way.
+    Without permission to delete, a few small objects are left behind. Raises as :func:`probe`.
     """
     folder, files = _new_folder(FIRST_WRITE_ROUNDS)
     try:

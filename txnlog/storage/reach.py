@@ -27,10 +27,9 @@ class UnnamedUrl(InvalidOption):
 class Reach:
     """The places that a user has named, each with its options. Plain data.
 
-    Args:
-        options: those under a URL are for it and all that is below it, a whole server as
-            ``webhdfs://host:9870`` or a bucket too; the others for the servers of ``typed``.
-        typed: URLs and paths that the user has given.
+    Options under a URL are for it and all that is below it, a whole server as
+    ``webhdfs://host:9870`` or a bucket too; the others for the servers of ``typed``: URLs and paths
+    that the user has given.
 
     Raises InvalidOption: options under a URL are not a mapping.
     """

@@ -81,13 +81,7 @@ def find_other(
     """The storage at a place that is no folder of a store: one over several, or of a copy.
 
     A hook's module has ``find`` with these parameters, which returns None where it knows nothing.
-    Its errors are raised.
-
-    Args:
-        url: what the user has given.
-        options: for this place, and under URLs for others to which it leads.
-        clock: the time.
-        unsafe_single_writer: as for ``txnlog.open``.
+    Its errors are raised. Options are for this place, and under URLs for others to which it leads.
     """
     for part in registered("storage"):
         found: Storage | None = part.find(

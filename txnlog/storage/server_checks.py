@@ -42,9 +42,8 @@ def _check_of(server: Hashable) -> _Check:
 def check_once(server: Hashable, check: Callable[[], None]) -> None:
     """Run ``check`` unless it has passed for this server; concurrent calls wait for it.
 
-    Raises:
-        PutIfAbsentBroken: the server is refused, now or earlier.
-        StorageError: the check could not be made; the next call makes it.
+    Raises PutIfAbsentBroken: the server is refused, now or earlier. StorageError: the check could
+    not be made; the next call makes it.
     """
     known = _check_of(server)
     if known.passed:

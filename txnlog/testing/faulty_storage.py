@@ -115,13 +115,10 @@ class FaultyStorage(ForwardingStorage):
         puts: str = "",
         part: Callable[[], object] | None = None,
     ) -> T:
-        """Make one request.
+        """Make one request: ``text`` describes it, ``call`` is its effect.
 
-        Args:
-            text: its description.
-            call: its effect.
-            puts: the name of the object if it is a put, which can land late or stay unsynced.
-            part: the effect of a part of it, if it can be partial.
+        If it can be partial, ``part`` is the effect of a part of it. ``puts`` is the name of the
+        object if it is a put, which can land late or stay unsynced.
         """
         self._check_running(text)
         self._before(text)

@@ -311,16 +311,13 @@ class Agreement:
         within_s: float | None = None,
         may_be_large: bool = False,
     ) -> T:
-        """Make a request of one member. Raises ObjectNotFound, MemberFailed.
+        """Make a request of one member, or several that belong together.
 
-        Args:
-            epoch: under which.
-            member: whom to ask.
-            call: the request, or several that belong together.
-            within_s: after this time the member is slow; None if the call makes many requests, each
-                of which has as long as others.
-            may_be_large: then it is slow if it does not even show its mark within that time. The
-                same holds while this process checks the member's server.
+        After ``within_s`` the member is slow; None if the call makes many requests, each of which
+        has as long as others. If the answer ``may_be_large``, it is slow if it does not even show
+        its mark within that time. The same holds while this process checks the member's server.
+
+        Raises ObjectNotFound, MemberFailed.
         """
 
         def make(storage: Storage) -> T:
@@ -420,16 +417,14 @@ class Agreement:
     def settle(self, step: Step[T], *, writes: bool = False, then: Then = lambda _: None) -> T:
         """Do a step until it was done under an epoch that is still the newest one afterwards.
 
-        Args:
-            step: what is done under an epoch; it may be done several times. It raises MemberFailed,
-                and ObjectNotFound, which counts as a result.
-            writes: inside of :meth:`round` the look at the epochs is left to its end.
-            then: called with the epoch under which it was done, when that has been looked at.
+        It may be done several times. It raises MemberFailed, and ObjectNotFound, which counts as a
+        result. If it ``writes`` inside of a :meth:`round`, the look at the epochs is left to the
+        round's end. ``then`` is called with the epoch under which it was done, when that has been
+        looked at.
 
-        Raises:
-            NotEnoughReplicas: not enough members are in sync, or answer.
-            StorageError: the controller fails; in either case it is unknown what was done.
-            LogTruncated: there was an unclean election since this process began.
+        Raises NotEnoughReplicas: not enough members are in sync, or answer. StorageError: the
+        controller fails; in either case it is unknown what was done. LogTruncated: there was an
+        unclean election since this process began.
         """
         began_s = self.clock.monotonic_s()
         if writes:

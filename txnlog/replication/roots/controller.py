@@ -41,9 +41,7 @@ def list_numbers(storage: Storage, folder: str, first: int = 0) -> list[int]:
 class Controller:
     """The place of a store's epochs. Any storage will do; it need not be large.
 
-    Args:
-        storage: where it is, or was once.
-        open_place: opens another place by its URL; None if the controller never moves.
+    Without ``open_place``, which opens another place by its URL, it never moves.
     """
 
     def __init__(self, storage: Storage, open_place: OpenPlace | None = None) -> None:
@@ -63,10 +61,8 @@ class Controller:
     def newest(self, known: Epoch | None = None) -> Epoch:
         """The newest epoch. Every epoch is complete: earlier ones may be missed.
 
-        Raises:
-            NotAStore: there is none at all.
-            StorageError: the storage fails, or known epochs are gone.
-            CorruptEntry, UnsupportedVersion: it is damaged, or of a newer txnlog.
+        Raises NotAStore: there is none at all. StorageError: the storage fails, or known epochs are
+        gone. CorruptEntry, UnsupportedVersion.
         """
         storage = self.storage
         if known is not None and known.controller:
@@ -165,10 +161,7 @@ class Controller:
         """Put the next epoch; False if another process has put one of this number.
 
         So it is if the number was decided, and its name is free since old epochs were cleaned.
-
-        Args:
-            epoch: the successor of one that says where it is decided.
-            at: that place, if this one names another.
+        ``at`` is where it is decided, if the epoch itself names another place.
 
         Raises StorageError: it may be there now, or appear later. Harmless: processes read the
         epochs before they go on.

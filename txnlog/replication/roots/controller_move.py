@@ -79,15 +79,7 @@ def move_controller(
     *,
     dry_run: bool = False,
 ) -> ControllerMove:
-    """Move the controller, or go on with a move, and tell all roots that answer.
-
-    Raises:
-        InvalidOption: it is there already, or the URL is a root's, or may not be written down.
-        NotAStore, StoreExists: the place holds something else, or another store's epochs.
-        PutIfAbsentBroken: the place cannot decide races.
-        NotEnoughReplicas: another process has moved it, or keeps changing the set; try again.
-        StorageError: one of the two places fails; call it again.
-    """
+    """See :meth:`txnlog.replication.Replicas.move_controller`. Roots that answer are told."""
     opener, agreement = storage.open_member, storage.agreement
     if not isinstance(opener, MemberOpener):
         raise InvalidOption(f"{storage.url} was opened with members of its own")

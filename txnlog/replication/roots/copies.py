@@ -59,16 +59,8 @@ def help_out(
 
     What the leader has deleted meanwhile is deleted again where it was put here.
 
-    Args:
-        agreement: whom to ask.
-        epoch: under which.
-        name: the object's.
-        data: what the leader has.
-        among: those that may not have it.
-
-    Raises:
-        ObjectNotFound: the leader does not have it any more.
-        MemberFailed: a member fails, or has other bytes.
+    Raises ObjectNotFound: the leader does not have it any more. MemberFailed: a member fails, or
+    has other bytes.
     """
     sound = is_sound(name, data)
     within_s = time_for(epoch, size_bytes=len(data))
@@ -150,9 +142,8 @@ def copy_between(
 ) -> int:
     """:func:`copy_object` from a member to another.
 
-    Raises:
-        ObjectNotFound: the source does not have it, or not as it was written.
-        MemberFailed: the one of the two that does, so that nobody puts the other one out.
+    Raises ObjectNotFound: the source does not have it, or not as it was written. MemberFailed: the
+    one of the two that does, so that nobody puts the other one out.
     """
     asked = _Asked(agreement, epoch, source)
     return agreement.ask(epoch, target, lambda storage: copy_object(asked, storage, name, checksum))

@@ -71,20 +71,9 @@ def elect(
     unclean: bool = False,
     dry_run: bool = False,
 ) -> Election:
-    """Propose an epoch in which a root leads.
+    """See :meth:`txnlog.replication.Replicas.elect`.
 
-    Args:
-        agreement: the store's.
-        root: its name; None for the one that ``replica.preferred.leader`` says.
-        name_segments: finds the segments that the logs at a root name.
-        unclean: even if it is not in sync.
-        dry_run: only say what would be done, and lost.
-
-    Raises:
-        InvalidOption: it leads already and was named, was never in sync, or is not and ``unclean``
-            is False; or a member in sync answers, so nothing need be lost.
-        NotEnoughReplicas: it does not answer, or the set has changed meanwhile: try again.
-        StorageError: the controller fails.
+    ``name_segments`` finds the segments that the logs at a root name.
     """
     epoch = agreement.refresh()
     if root is None:
@@ -238,10 +227,8 @@ def _cannot_lead(epoch: Epoch, member: Member, failed: MemberFailed) -> NotEnoug
 def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
     """Propose an epoch without a root, which stays out until an operator adds it again.
 
-    Raises:
-        InvalidOption: there is no such root, or it was taken out before.
-        NotEnoughReplicas: no other one in sync answers, or the set has changed meanwhile.
-        StorageError: the controller fails.
+    Raises InvalidOption: there is no such root, or it was taken out before. NotEnoughReplicas: no
+    other one in sync answers, or the set has changed meanwhile. StorageError.
     """
     epoch = agreement.refresh()
     who = agreement.proposer(f"an operator takes {root} out")
@@ -271,13 +258,7 @@ def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
 def change_settings(
     agreement: Agreement, changes: Mapping[str, object | None], *, dry_run: bool = False
 ) -> dict[str, str]:
-    """Propose an epoch with other settings; returns those that differ from the defaults.
-
-    Raises:
-        InvalidConfig, InvalidOption: nothing was changed.
-        NotEnoughReplicas: the set has changed meanwhile.
-        StorageError: the controller fails.
-    """
+    """See :meth:`txnlog.replication.Replicas.alter`; returns what differs from the defaults."""
     epoch = agreement.refresh()
     settings = changed_settings(epoch, changes)
     if settings != epoch.settings and not dry_run:

@@ -48,9 +48,7 @@ def note_epoch(
 
     Unless it ``puts`` it only makes sure that they have no other one.
 
-    Raises:
-        MemberFailed: one of them does not.
-        OutdatedController: one has another epoch of this number, or a later one.
+    Raises MemberFailed. OutdatedController: one has another epoch of this number, or a later one.
     """
     data = encode_epoch(epoch)
 

@@ -89,47 +89,38 @@ class FailedJoins(msgspec.Struct, frozen=True):
 
 
 class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
-    """Which member leads, which are in sync, and which are joining.
-
-    Args:
-        number: 0, 1, 2, ... without gaps.
-        leader: decides races; one of ``in_sync``.
-        leader_since: the number of the epoch that made it so.
-        in_sync: each has everything acknowledged.
-        joining: members that are written to and copy the rest, to the epoch since which.
-        roots: by their names.
-        left: members that were in sync once, and that an unclean election may fall back on.
-        settings: those that differ from the defaults.
-        at_ms: when it was proposed, by the proposer's clock.
-        by: a random token, to recognise one's own proposal.
-        why: for people.
-        unclean: this one may have lost writes acknowledged from that epoch on; None if the leader
-            was in sync.
-        last_unclean: the newest epoch that began with an unclean election; -1 if none did.
-        taken_out: roots that an operator took out, and that come back only if one says so.
-        controllers: where epochs were decided, and last where the next one is. () if the controller
-            has never moved: then it is where this epoch was found.
-        failed_joins: roots that have given up joining, and have not joined since.
-        before: ``by`` of the epoch that this one follows from; "" of the first.
-    """
+    """Which member leads, which are in sync, and which are joining."""
 
     number: Counter
     leader: Member
+    """Decides races; one of ``in_sync``."""
     leader_since: Counter
     in_sync: Annotated[tuple[Member, ...], AnyNumber]
+    """Each has everything acknowledged."""
     joining: Annotated[dict[Member, Counter], AnyNumber]
+    """Members that are written to and copy the rest, to the epoch since which."""
     roots: Annotated[dict[Name, Root], AnyNumber]
     left: Annotated[dict[Member, Left], AnyNumber]
+    """Members that were in sync once, and that an unclean election may fall back on."""
     settings: Annotated[dict[LongName, Text], AnyNumber]
+    """Those that differ from the defaults."""
     at_ms: TimeMs
+    """When it was proposed, by the proposer's clock."""
     by: Name
+    """A random token, to recognise one's own proposal."""
     why: Text
     unclean: Counter | None = None
+    """Since which epoch acknowledged writes may be lost; None if the leader was in sync."""
     last_unclean: CounterOrNone = -1
+    """The newest epoch that began with an unclean election; -1 if none did."""
     taken_out: Annotated[tuple[Name, ...], AnyNumber] = ()
+    """Roots that an operator took out, and that come back only if one says so."""
     controllers: Annotated[tuple[Text, ...], AnyNumber] = ()
+    """Where epochs were decided, and last where the next one is; () if it has never moved."""
     failed_joins: Annotated[dict[Name, FailedJoins], AnyNumber] = {}
+    """Roots that have given up joining, and have not joined since."""
     before: Name = ""
+    """``by`` of the epoch that this one follows from; "" of the first."""
 
     @property
     def controller(self) -> str:

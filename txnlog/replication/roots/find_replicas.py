@@ -72,21 +72,7 @@ def make_replicas(
     settings: Mapping[str, object],
     clock: Clock,
 ) -> ReplicatedStorage:
-    """Make the roots replicas of one store, or open them if they are already.
-
-    Args:
-        roots: paths or URLs of empty folders; the first one leads.
-        controller: where the epochs are kept: an empty folder of another filesystem, if roots are
-            to fail without it.
-        options: see :class:`~txnlog.replication.roots.members.MemberOpener`.
-        settings: of the replicas.
-        clock: for times.
-
-    Raises:
-        StoreExists: the controller has other roots, or a root belongs to another store.
-        NotAStore: a folder holds something else.
-        InvalidOption, InvalidConfig: an argument makes no sense.
-    """
+    """See :func:`txnlog.replication.open_replicas` with ``create``."""
     opener = MemberOpener(options, [*roots, controller])
     storages = [opener.root(url) for url in roots]
     control = opener.root(controller)

@@ -71,10 +71,7 @@ class Losses:
 class Copies:
     """Which members certainly keep which data files, if a member that is out becomes leader.
 
-    Args:
-        listings: of the members that answer.
-        epoch: in which the member is out.
-        leader: that member.
+    ``listings`` are of the members that answer; ``leader`` is out in ``epoch``.
     """
 
     def __init__(self, listings: Listings, epoch: Epoch, leader: Member) -> None:

@@ -199,13 +199,9 @@ class _MarkedUpload(Upload):
 
 
 class MemberOpener:
-    """Opens members by the URLs of their roots, with the given options.
+    """Opens members by the URLs of their roots, with the given options: see :class:`Reach`.
 
     Plain data, so it travels to other processes. The options may hold secrets.
-
-    Args:
-        options: by URL, and for the servers of ``typed``: see :class:`Reach`.
-        typed: the URLs that the user has given.
     """
 
     def __init__(

@@ -94,20 +94,13 @@ def forget(
     lost: bool = False,
     dry_run: bool = False,
 ) -> Forgotten:
-    """Delete an old incarnation; if its root is ``lost`` for good, only drop it from the epochs.
+    """See :meth:`txnlog.replication.Replicas.forget`. A ``lost`` one only goes from the epochs.
 
     ``is_sound`` judges data: it stays while it has the only copy that is whole. Of what
     ``is_replaced`` tells none is needed.
 
     An epoch drops it first, so no unclean election falls back on a half-deleted one, and no later
     epoch can name it: incarnations do not come back. Then its mark is deleted, then the rest.
-
-    Raises:
-        InvalidOption: it is a current member, or does not exist, or has the only copies of data
-            files, or the only ones that are whole, or that cannot be told.
-        NotEnoughReplicas: the set has changed meanwhile: try again.
-        StorageError: the root or the controller fails, or no root in sync can keep the newest
-            epoch; call it again.
     """
     agreement = storage.agreement
     epoch = agreement.refresh()

@@ -35,10 +35,8 @@ def read_elsewhere(
 ) -> T:
     """Read a data file that no member in sync had when asked one after the other.
 
-    Raises:
-        ObjectNotFound: no member has it, and all that may have it answer.
-        NotEnoughReplicas: a member that is out may have it.
-        MemberFailed: a member may have it.
+    Raises ObjectNotFound: no member has it, and all that may have it answer. NotEnoughReplicas: a
+    member that is out may have it. MemberFailed: a member may have it.
     """
 
     def ask(member: Member) -> T:

@@ -16,11 +16,7 @@ from txnlog.replication.roots.soundness import leaders_bytes
 class PutIfAbsent:
     """The steps of a put-if-absent, each under one epoch; they tell whether the object is ours.
 
-    Args:
-        agreement: whom to ask.
-        name: the object's.
-        data: its bytes.
-        need: raises NotEnoughReplicas under an epoch with too few members in sync.
+    ``need`` raises NotEnoughReplicas under an epoch with too few members in sync.
     """
 
     def __init__(

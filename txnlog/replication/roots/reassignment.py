@@ -79,25 +79,10 @@ def reassign(
     deletes: bool = True,
     dry_run: bool = False,
 ) -> list[Reassigned]:
-    """Copy data files to where they belong, and delete them where they do not.
+    """See :meth:`txnlog.replication.Replicas.reassign`. Of what is damaged every other copy stays.
 
-    Args:
-        agreement: whom to ask.
-        topics: which; None for all.
-        is_sound: judges data: what is damaged is copied from elsewhere, and no other copy of it is
-            deleted.
-        is_replaced: tells which data is not copied if only old incarnations have it.
-        without: a root that is in sync, as if it were out.
-        deletes: also delete files at roots where they do not belong.
-        dry_run: only say what would be done.
-
-    Returns:
-        What was done, for each topic with anything to do.
-
-    Raises:
-        InvalidOption: nothing is placed: every root has everything.
-        NotEnoughReplicas: a root in sync fails, or the set keeps changing; call it again.
-        StorageError: the controller fails.
+    What ``is_replaced`` tells of is not copied if only old incarnations have it. ``without`` is a
+    root in sync, as if it were out. Unless it ``deletes``, files stay where they do not belong.
     """
     done: dict[str, Reassigned] = {}
     for _ in range(_TRIES):

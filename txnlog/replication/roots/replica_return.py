@@ -43,10 +43,7 @@ class ReplicaReturn(StorageStep):
 def roots_to_return(epoch: Epoch, began_ms: Callable[[int], int], now_ms: int) -> list[str]:
     """The roots that are out and should rejoin, except those that an operator has taken out.
 
-    Args:
-        epoch: the newest one.
-        began_ms: when the epoch with a number was proposed.
-        now_ms: the time.
+    ``began_ms`` tells when the epoch with a number was proposed.
     """
     busy = {root_of(member) for member in epoch.in_sync}
     # A clock that has jumped keeps no root out.

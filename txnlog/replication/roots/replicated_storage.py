@@ -56,15 +56,10 @@ _OF_LOGS: Final = (names.TOPICS, names.GROUPS, names.TRANSACTIONS, names.EXPIRED
 class ReplicatedStorage(Storage):
     """Objects at every member of a set that the epochs on a controller root name.
 
-    Args:
-        controller: the storage of the controller root.
-        open_member: opens a member's own storage: its folder below its root.
-        address: how to open the same elsewhere.
-        clock: for how long members fail; tests bring their own.
-        open_place: opens the place that a controller has moved to.
-        run_within: how requests are made that are left behind when they take too long.
-        writes: whether it decides who is in sync, as after :meth:`will_write`.
-        find_kept: how who only reads goes on without the controller.
+    ``open_member`` opens a member's own storage, its folder below its root; ``open_place`` the
+    place that a controller has moved to; ``address`` says how to open the same elsewhere. By
+    ``run_within`` requests are left behind when they take too long. Who only reads goes on without
+    the controller by ``find_kept``. If it ``writes``, it is as after :meth:`will_write`.
 
     What costs what: a put-if-absent is a request to the leader, then one to each other member side
     by side, then a listing of the epochs; of what is decided, one to each member, then the listing;

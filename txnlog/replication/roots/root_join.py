@@ -96,9 +96,8 @@ def join(
     ``is_sound`` judges data: what is damaged at one member is copied from another one. ``named``
     tells what there must be of it: what the leader has lost is, too.
 
-    Raises:
-        NotEnoughReplicas: the set has changed too much meanwhile, or a member fails: try again.
-        StorageError: the controller fails.
+    Raises NotEnoughReplicas: the set has changed too much meanwhile, or a member fails: try again.
+    StorageError: the controller fails.
     """
     for _ in range(_ATTEMPTS - 1):
         with suppress(_HandedOver):
@@ -216,21 +215,13 @@ def _give_back_lost(
     is_sound: IsSound,
     named: NamedFiles,
 ) -> set[str]:
-    """Give the leader what it has lost of what must be there.
+    """Give the leader what it has lost of what must be there; returns what it has got.
 
     That is what a log names, then the leader lacks, and the log still names: so nobody has deleted
     it. What a log lets go of while it is copied is deleted again, as a deletion may have passed.
 
-    Args:
-        agreement: whom to ask.
-        epoch: under which.
-        there: what the leader has.
-        needed: what must be there, by topic, as it was known before that listing.
-        is_sound: prefers copies that are whole.
-        named: what must be there of a topic now.
-
-    Returns:
-        What the leader has got.
+    ``needed`` is what must be there by topic, as it was known before the listing that shows what is
+    ``there``; ``named`` tells what must be there of a topic now.
     """
     give = partial(_give_back, agreement, epoch, is_sound)
     given: set[str] = set()

@@ -34,11 +34,8 @@ def says_the_same(name: str, one: bytes, other: bytes) -> bool:
 def put_same(storage: Storage, name: str, data: bytes) -> bool:
     """Put an object where nobody decides anything; False if it was there, and says the same.
 
-    It is durable when this returns.
-
-    Raises:
-        Diverged: it is there with other bytes.
-        Damaged: it is there, and not as it was written.
+    It is durable when this returns. Raises Diverged: it is there with other bytes. Damaged: it is
+    there, and not as it was written.
     """
     if storage.put_if_absent(name, data):
         return True

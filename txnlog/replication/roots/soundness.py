@@ -87,9 +87,8 @@ def names_nothing(_: str) -> Collection[str]:
 def leaders_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
     """What the leader has; damaged only if no member in sync has it whole.
 
-    Raises:
-        ObjectNotFound: the leader does not have it.
-        MemberFailed: it fails; or its object is damaged, and another member is to lead.
+    Raises ObjectNotFound. MemberFailed: it fails; or its object is damaged, and another member is
+    to lead.
     """
     data = _get(agreement, epoch, epoch.leader, name)
     if is_sound(name, data) is not False:
@@ -177,15 +176,8 @@ def bring_back_lost(
 ) -> set[str]:
     """Give the leader what it has lost of a log, or of manifests' lists, and others in sync have.
 
-    Args:
-        agreement: whom to ask.
-        epoch: under which.
-        folder: what was listed.
-        listed: what the leader has there.
-        others: what other members have.
-
-    Returns:
-        What it has by now from there on: another process may have put more.
+    ``listed`` is what the leader has in the folder, ``others`` what other members have. Returns
+    what it has by now, from the first one on that it lacked: another process may have put more.
 
     Raises MemberFailed.
     """

@@ -21,10 +21,7 @@ from txnlog.storage.base import Upload
 class ReplicatedUpload(Upload):
     """An upload to each member. One that fails on the way gets its copy from another at the end.
 
-    Args:
-        agreement: whom to ask.
-        name: the object's, which nobody else uses.
-        need: raises NotEnoughReplicas under an epoch with too few members in sync.
+    ``need`` raises NotEnoughReplicas under an epoch with too few members in sync.
     """
 
     def __init__(self, agreement: Agreement, name: str, need: Callable[[Epoch], None]) -> None:

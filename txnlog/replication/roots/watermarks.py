@@ -30,13 +30,9 @@ class LogWatermark:
 
 
 def watermarks(agreement: Agreement) -> list[LogWatermark]:
-    """The watermark of every log, by folder. Lists the roots in sync whole, the leader last.
+    """See :meth:`txnlog.replication.Replicas.watermarks`. The leader is listed last.
 
-    Writes made meanwhile show as lag. Memory is by the number of logs.
-
-    Raises:
-        NotEnoughReplicas: the leader does not answer.
-        StorageError: the controller fails.
+    Memory is by the number of logs.
     """
     epoch = agreement.refresh()
     followers = [member for member in epoch.in_sync if member != epoch.leader]

@@ -85,13 +85,11 @@ def _ends_by_id(part: LogPart) -> _EndsById:
 
 
 class Cut:
-    """The longest consistent part.
+    """The longest consistent part of logs: of what was read of each, of groups before topics.
 
-    Args:
-        logs: what was read of each log: of groups before topics.
-        histories: by transactional id, its states from the one on that was its newest before the
-            moment. None at all: the id was begun after they were read. An id that is missing here
-            has no state that could be read: its transactions stay undecided.
+    ``histories`` are, by transactional id, its states from the one on that was its newest before
+    the moment. None at all: the id was begun after they were read. An id that is missing here has
+    no state that could be read: its transactions stay undecided.
     """
 
     def __init__(

@@ -28,12 +28,7 @@ _AT_ONCE = 64
 
 
 class DataFileCopier:
-    """Copies segments and manifests from a source to a standby.
-
-    Args:
-        source: its storage.
-        target: the standby's.
-    """
+    """Copies segments and manifests from a source to a standby."""
 
     def __init__(self, source: Storage, target: Storage) -> None:
         self._source = source
@@ -51,14 +46,9 @@ class DataFileCopier:
     def copy(self, log: TopicLog, state: TopicState, shown_before: int) -> None:
         """Copy the segments of a topic's state, and the manifests that it refers to.
 
-        Args:
-            log: the topic's.
-            state: the source's, or one that is cut from it.
-            shown_before: segments of entries before this one are copied.
-
-        Raises:
-            SourceMoved: a file is gone because it was released since.
-            StorageError: the source or the standby fails.
+        The state is the source's, or one that is cut from it; its segments are those of entries
+        before ``shown_before``. Raises SourceMoved: a file is gone because it was released since.
+        StorageError.
         """
         first, end = max(shown_before, self._reached.get(log.name, 0)), state.next_entry
         wanted: dict[str, FileKey] = {}

@@ -52,9 +52,8 @@ class Promotion:
 def promote(target: Storage, clock: Clock) -> Round:
     """Make a standby a store; returns the round that it continues from. May be repeated.
 
-    Raises:
-        InvalidOption: it is not a standby, or has nothing to show yet.
-        StorageError: it may be half done: call it again.
+    Raises InvalidOption: it is not a standby, or has nothing to show yet. StorageError: it may be
+    half done: call it again.
     """
     rounds = Rounds(target, clock)
     for _ in range(_ATTEMPTS):
@@ -96,11 +95,7 @@ def _move(target: Storage, at: str, name: str) -> None:
 def open_source(url: str, here: str, options: Mapping[str, object] | None, clock: Clock) -> Storage:
     """The storage of a standby's source, which may have several roots.
 
-    Args:
-        url: the source's, as the standby names it.
-        here: the standby's, as the user does.
-        options: see :class:`~txnlog.storage.reach.Reach`.
-        clock: for times.
+    ``url`` is the source's, as the standby names it; ``here`` the standby's, as the user does.
 
     Raises TxnlogError: it cannot be opened, or is at a place that the user has not named.
     """

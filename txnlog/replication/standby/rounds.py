@@ -133,13 +133,9 @@ class Rounds:
         self._expired: tuple[str, Mapping[str, LogVersion]] = "", {}
 
     def newest(self, known: StandbyState | None = None) -> StandbyState | None:
-        """The newest round; None if there is none yet.
+        """The newest round; None if there is none yet. Raises CorruptEntry, UnsupportedVersion.
 
-        Args:
-            known: one that exists, or did: older ones are not listed, and it is not read again.
-
-        Raises:
-            CorruptEntry, UnsupportedVersion: it is damaged, or of a newer txnlog.
+        Of one that is ``known`` older ones are not listed, and it is not read again.
         """
         after = names.log_file_prefix(known.number) if known else ""
         for _ in range(_ATTEMPTS):
@@ -177,9 +173,8 @@ class Rounds:
     def expired(self, round_: Round) -> Mapping[str, LogVersion]:
         """The versions of expired ids' logs in a round, read if they are not those read last.
 
-        Raises:
-            ObjectNotFound: they are gone: there are newer rounds since.
-            CorruptEntry, UnsupportedVersion: the list is damaged, or of a newer txnlog.
+        Raises ObjectNotFound: they are gone: there are newer rounds since. CorruptEntry,
+        UnsupportedVersion.
         """
         attempt = round_.expired
         if not attempt:

@@ -103,14 +103,8 @@ def sweep_data(
     Neither the newest round nor the source's logs, read after it, may refer to a file, and the
     source must lack it. The logs decide: a disk that is not mounted for a while lacks everything.
     The source keeps released files for ``file.delete.delay.ms``, so readers have had time. The
-    newest round is put again before anything is deleted.
-
-    Args:
-        source: its storage.
-        target: the standby's.
-        store_file: what makes either of them this store.
-        clock: for fresh names.
-        look: reads the source, which must go on from a round.
+    newest round is put again before anything is deleted. ``look`` reads the source, which must go
+    on from a round.
 
     Returns how many files were deleted. Raises StorageError, CorruptEntry, SourceMoved.
     """

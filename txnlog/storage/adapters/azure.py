@@ -60,9 +60,7 @@ def open_url(url: str, options: Mapping[str, object]) -> Storage:
 class AzureStorage(ObjectStore[ObjectClient]):
     """Objects below ``az://container/prefix``.
 
-    Args:
-        url: without credentials.
-        options: for adlfs: account_name, account_key, sas_token, connection_string, ...
+    Options are adlfs's: account_name, account_key, sas_token, connection_string, ...
 
     Raises InvalidOption: URL and options name different accounts.
     """

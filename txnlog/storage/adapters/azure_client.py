@@ -71,12 +71,7 @@ _FOLDER = "hdi_isfolder"
 
 
 class AzureClient(ObjectClient):
-    """One container.
-
-    Args:
-        container: its name.
-        options: for ``adlfs.AzureBlobFileSystem``.
-    """
+    """One container, with the options of ``adlfs.AzureBlobFileSystem``."""
 
     def __init__(self, container: str, options: Mapping[str, Any]) -> None:
         self._files = _Files(**options, made_in=surroundings(_VARIABLES, {}))

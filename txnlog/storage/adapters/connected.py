@@ -17,12 +17,10 @@ C = TypeVar("C")
 
 
 class ConnectedStorage(ServerStorage, Generic[C]):
-    """A storage on a server; a subclass says how its client is made.
+    """A storage on a server; a subclass says how its client is made of the options.
 
-    Args:
-        url: without credentials; ``open_storage`` takes it again.
-        options: what the client is made with.
-        secrets: values to redact in messages; without it, the options whose names say so.
+    The URL is without credentials; ``open_storage`` takes it again. ``secrets`` are redacted in
+    messages; without them, the values of options whose names say so.
     """
 
     needs: ClassVar[tuple[str, str]]
@@ -51,9 +49,8 @@ class ConnectedStorage(ServerStorage, Generic[C]):
 
         An event loop does not survive a fork, nor may two processes share a socket.
 
-        Raises:
-            UnsupportedFilesystem: its library is missing, or too old.
-            InvalidOption: there is no such storage option.
+        Raises UnsupportedFilesystem: its library is missing, or too old. InvalidOption: there is no
+        such storage option.
         """
         found = self._usable_client()
         if found is None:

@@ -83,9 +83,7 @@ def _parse_seconds(value: object) -> float:
 class GcsStorage(ObjectStore[ObjectClient]):
     """Objects below ``gs://bucket/prefix``.
 
-    Args:
-        url: without credentials.
-        options: for gcsfs: token, project, endpoint_url, requester_pays, session_kwargs, ...
+    Options are gcsfs's: token, project, endpoint_url, requester_pays, session_kwargs, ...
     """
 
     needs = "gcsfs", "gcs"

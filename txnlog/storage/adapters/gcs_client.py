@@ -75,12 +75,7 @@ class _Response:
 
 
 class GcsClient(ObjectClient):
-    """One bucket.
-
-    Args:
-        bucket: its name.
-        options: for ``gcsfs.GCSFileSystem``.
-    """
+    """One bucket, with the options of ``gcsfs.GCSFileSystem``."""
 
     def __init__(self, bucket: str, options: Mapping[str, Any]) -> None:
         given = dict(options)

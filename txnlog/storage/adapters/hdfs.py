@@ -70,10 +70,8 @@ class HdfsClient(ABC):
     def rename(self, source: str, target: str) -> None:
         """Rename a file; never overwrite.
 
-        Raises:
-            FileExistsError: ``target`` exists.
-            NoParentFolder: there is no folder for ``target``.
-            FileNotFoundError: there is no ``source``; maybe it was renamed already.
+        Raises FileExistsError: ``target`` exists. NoParentFolder: there is none for ``target``.
+        FileNotFoundError: there is no ``source``; maybe it was renamed already.
         """
 
     @abstractmethod
@@ -110,10 +108,6 @@ class HdfsStorage(ConnectedStorage[HdfsClient]):
 
     Folders come with their first object and go with their last, as on an object store. Files that
     are being written lie in ``.tmp/``; a process that is killed may leave one there.
-
-    Args:
-        url: with host and path, and no credentials.
-        options: what the adapter takes.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
@@ -357,9 +351,7 @@ def check_url(url: str) -> str:
 def remote_failure(kind: str, text: str) -> Exception:
     """The exception for one of Java's: ``java.io.FileNotFoundException``, what it said.
 
-    Args:
-        kind: its class, with or without the package.
-        text: its message; lines of a stack trace are dropped.
+    Its kind may lack the package; lines of a stack trace in the text are dropped.
     """
     name = kind.rpartition(".")[2]
     text = text.partition("\n")[0].strip() or name

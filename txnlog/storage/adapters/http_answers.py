@@ -49,11 +49,7 @@ class Answer(Enum):
 class RequestFailed(Exception):
     """A request had no answer, or one that is not a success.
 
-    Args:
-        answer: of what kind.
-        text: the server's or the library's message. It may hold secrets.
-        hint: what to do; "" if the caller has no advice.
-        pause_s: how long the server asks to wait.
+    ``text`` may hold secrets. ``pause_s`` is how long the server asks to wait.
     """
 
     def __init__(self, answer: Answer, text: str, hint: str = "", pause_s: float = 0.0) -> None:

@@ -127,10 +127,9 @@ def absolute(path: str) -> str:
 class Inside:
     """The files and folders below ``root``, by names with '/' between their parts.
 
-    Args:
-        root: an absolute path without links.
-        links_to: folders outside to which links below the root may lead, absolute and without
-            links. Behind such a link no other one is followed, so there are no circles.
+    The root is an absolute path without links. ``links_to`` are folders outside to which links
+    below it may lead, absolute and without links. Behind such a link no other one is followed, so
+    there are no circles.
 
     Every method raises OSError.
     """

@@ -41,17 +41,15 @@ _NO_HARD_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, er
 
 
 class LocalStorage(Storage):
-    """Objects as files below ``root``.
+    """Objects as files below ``root``, a folder that is made when the first object is.
 
     Folders come with their first object and go with their last, as on an object store. Nothing
-    below the root is reached through a symbolic link that somebody put there: neither may a cleanup
-    reach files outside the store, nor a copy carry them away. See docs/STORAGE.md.
+    below the root is reached through a symbolic link that somebody put there, unless it leads to
+    one of ``links_to``: neither may a cleanup reach files outside the store, nor a copy carry them
+    away. See docs/STORAGE.md.
 
-    Args:
-        root: the folder; it is made when the first object is.
-        fsync: make every object durable before it shows. Without, a power cut may lose the last
-            ones; a crash of the process may not.
-        links_to: folders outside to which links below the root may lead after all.
+    With ``fsync`` every object is durable before it shows. Without, a power cut may lose the last
+    ones; a crash of the process may not.
     """
 
     def __init__(self, root: str, fsync: bool = True, links_to: Sequence[str] = ()) -> None:

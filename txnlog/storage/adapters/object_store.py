@@ -81,11 +81,9 @@ class ObjectClient(ABC):
     ) -> ListingPage:
         """Objects whose keys begin with ``prefix``.
 
-        Args:
-            prefix: "" is everything.
-            start_after: keys that are not greater may be left out, if that saves requests.
-            deep: all of them; otherwise those with another "/" are folders.
-            next_page: of the page before; None for the first.
+        Keys not greater than ``start_after`` may be left out, if that saves requests. Unless
+        ``deep`` those with another "/" are folders. ``next_page`` is of the page before; None for
+        the first.
         """
 
     @abstractmethod

@@ -59,9 +59,7 @@ def _endpoint(options: Mapping[str, Any]) -> str:
 class S3Storage(ObjectStore["S3Client"]):
     """Objects below ``s3://bucket/prefix``.
 
-    Args:
-        path: bucket and prefix, without the protocol.
-        options: for ``s3fs.S3FileSystem``: key, secret, token, endpoint_url, client_kwargs, ...
+    Options are s3fs's: key, secret, token, endpoint_url, client_kwargs, ...
     """
 
     needs = "s3fs", "s3"

@@ -56,12 +56,7 @@ _PERMANENT_CODES = frozenset({"NoCredentialsError", "InvalidAccessKeyId", "Signa
 
 
 class S3Client(ObjectClient):
-    """One bucket.
-
-    Args:
-        bucket: its name.
-        options: for ``s3fs.S3FileSystem``.
-    """
+    """One bucket, with the options of ``s3fs.S3FileSystem``."""
 
     def __init__(self, bucket: str, options: Mapping[str, Any]) -> None:
         self._bucket = bucket

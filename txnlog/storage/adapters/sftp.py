@@ -83,13 +83,11 @@ def _check_file(name: str, path: object) -> None:
 class SftpStorage(ConnectedStorage["SftpClient"]):
     """Objects as files below a folder of the server.
 
-    Args:
-        url: without a password.
-        options: username, password, port, client_keys (a path), passphrase, known_hosts (a path).
-        fsync: make every object durable before it shows, and its name before it is told.
+    Options: username, password, port, client_keys (a path), passphrase, known_hosts (a path). With
+    ``fsync`` every object is durable before it shows, and its name before it is told, as far as the
+    server keeps its promise about ``fsync@openssh.com``, see :meth:`_publish`.
 
-    Folders come with their first object and go with their last. An object is durable when it shows
-    as far as the server keeps its promise about ``fsync@openssh.com``, see :meth:`_publish`.
+    Folders come with their first object and go with their last.
     """
 
     needs = "asyncssh", "sftp"

@@ -41,10 +41,7 @@ _LOST = (asyncssh.ConnectionLost, asyncssh.SFTPConnectionLost, asyncssh.SFTPNoCo
 class SftpClient:
     """A connection with a few channels, for any number of threads.
 
-    Args:
-        host: its name or address.
-        port: of the SSH server.
-        options: username, password, client_keys, passphrase, known_hosts, as asyncssh takes them.
+    Options are asyncssh's: username, password, client_keys, passphrase, known_hosts.
     """
 
     def __init__(self, host: str, port: int, options: Mapping[str, Any]) -> None:

@@ -20,9 +20,8 @@ every hour keeps the newest ones; whoever has another may go on with it."""
 def surroundings(prefixes: tuple[str, ...], files: Mapping[str, str]) -> str:
     """A digest of what a client takes from the environment and the user's files, as it is now.
 
-    Args:
-        prefixes: how the names of its variables begin.
-        files: variables that name files, and where these are without them.
+    Its variables begin with ``prefixes``. ``files`` are variables that name files, and where these
+    are without them.
     """
     found: list[object] = []
     found += sorted(item for item in os.environ.items() if item[0].startswith(prefixes))

@@ -41,9 +41,7 @@ for hsync. Hadoop's own default leaves it to the operating system."""
 class WebHdfsClient(HdfsClient):
     """One session, used by all threads of a process.
 
-    Args:
-        namenodes: as in ``http://host:9870``; the first that is active is used.
-        options: the storage options.
+    Of ``namenodes``, as in ``http://host:9870``, the first that is active is used.
     """
 
     def __init__(self, namenodes: Sequence[str], options: Mapping[str, Any]) -> None:
