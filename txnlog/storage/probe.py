@@ -2,8 +2,7 @@
 
 Some servers ignore the header of a conditional create, and others check first and write later: in a
 race several writers believe they have won. The second kind is caught only if requests overlap, and
-not each time; so there are many races, and a miss in all of them is rare. Knows the storage's
-interface and no adapter.
+not each time; so there are many races, and a miss in all of them is rare.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The log of epochs on the controller root: read the newest, put the next one; follow it.
 
-Each epoch says where the next one is decided, once the controller has moved. A process that finds
-one that names another place goes on there, and gives it that epoch first if it lacks it: its writer
-may have been killed. So the old place never has the last word again, for any process, however long
-it slept.
+A process that finds an epoch that names another place goes on there, and gives it that epoch first
+if it lacks it: its writer may have been killed. So the old place never has the last word again.
 """
 
 from __future__ import annotations

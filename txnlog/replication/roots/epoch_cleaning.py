@@ -2,8 +2,7 @@
 
 The newest epoch says everything. Each look at the epochs lists those that are there, so its cost
 would grow with every election that there ever was. A name that is freed may be taken again by a
-process that slept: its epoch follows from one that has passed, and none follows from it. By that it
-is told apart (``before`` of an epoch), and its proposer finds that out (:mod:`controller`).
+process that slept: its proposer finds that out (:mod:`controller`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
 """What a root that returns has of its earlier incarnations: that need not be sent to it again.
 
-Its new incarnation gets a second name of the same file, or a copy that its server makes. The
-earlier one stays as it is, with its readers, and with writers who are late: they know its folder
-alone, and no file is written any more once it has a name.
-
-Kept is only what has one writer, and what a checksum, and the log, say is whole: data and manifests
-that the log places. A name says nothing, since a disk may have damaged what it names; and of what
-is decided in a race the earlier incarnation may have what was never acknowledged.
+See "Kept objects" in docs/REPLICATION.md. A name says nothing, since a disk may have damaged what
+it names; and of what is decided in a race the earlier incarnation may have what was never
+acknowledged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Old incarnations, from before a root left the in-sync set, and their deletion.
 
 One can become a member again only by an unclean election. So an epoch first removes it from those
-that such an election may fall back on; then its mark is deleted, then the rest. A process that is
-killed on the way leaves files that no epoch can name.
+that such an election may fall back on; then its mark is deleted, then the rest. No later epoch can
+name it: incarnations do not come back.
 
 If the controller is lost, it may be the only one that knows of the newest epochs: one in sync has
 to know a later one before.
@@ -98,9 +98,6 @@ def forget(
 
     ``is_sound`` judges data: it stays while it has the only copy that is whole. Of what
     ``is_replaced`` tells none is needed.
-
-    An epoch drops it first, so no unclean election falls back on a half-deleted one, and no later
-    epoch can name it: incarnations do not come back. Then its mark is deleted, then the rest.
     """
     agreement = storage.agreement
     epoch = agreement.refresh()

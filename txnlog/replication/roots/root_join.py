@@ -7,10 +7,6 @@
    what the logs name by any that are in sync, or were.
 4. Objects deleted meanwhile are deleted there again.
 5. A further epoch of the same leader, under which it has been joining throughout, puts it in sync.
-
-After a failure it gives up: a further epoch ends the joining, and the copies are deleted, so that a
-disk that is too small is not left full. A killed process leaves a member that goes on joining; the
-next attempt replaces it.
 """
 
 from __future__ import annotations
@@ -128,7 +124,7 @@ def _join(
 
 
 def _give_up(agreement: Agreement, member: Member, why: str) -> None:
-    """End a member's joining, and delete its objects, if possible."""
+    """End a member's joining, and delete its objects, if possible: its disk may be small."""
     with suppress(TxnlogError, MemberFailed):
         while member in (epoch := agreement.refresh()).joining:
             agreement.propose(gave_up_joining(epoch, member, agreement.proposer(why)))

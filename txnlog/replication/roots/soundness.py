@@ -1,22 +1,18 @@
 """Whether an object is as it was written, by its bytes alone; and what is done where it is not.
 
-Where two members have other bytes, the checksum decides, not who leads:
+Where two members have other bytes, the checksum decides, not who leads. "Damage" in
+docs/REPLICATION.md has the rules; they are safe since:
 
-* A follower's object is damaged: the leader's replaces it, once all others have that. Then nobody
-  can ever put another one there: the name is taken at the damaged one, too, and stays so. So a
-  process that sleeps before it replaces the object does no harm, whatever has happened since.
-  Where the storage has no such step, the follower leaves the set, and gets it when it joins again;
-  or it stays as it is, if nobody else has whole what it has.
-* The leader's is damaged, and a member in sync has it whole: that one leads, by the next epoch, and
-  nobody leaves the set. It may not be replaced under the same leader: a writer may have been told
-  that it has won the name, by what is damaged now.
-* The leader has lost a numbered object (an entry, a marker, a checkpoint, a list of manifests, a
-  closing mark), and a member in sync has it: it was acknowledged, or is in doubt, since the order
-  of deletions tells that nobody deletes it. So it is put at the leader before somebody takes its
-  number, takes a transaction for aborted since a marker is missing, or a name for one that was
-  never freed; if somebody has, that decides.
-* Nobody in sync has it whole: it stays where it is, so that its name stays taken, and is given to
-  members that lack it. Nobody leaves the set for it.
+* A follower's object is replaced by the leader's once all others have that. Then nobody can ever
+  put another one there: the name is taken at the damaged one, too, and stays so. So a process that
+  sleeps before it replaces the object does no harm, whatever has happened since.
+* The leader's stays, and another member leads: a writer may have been told that it has won the
+  name, by what is damaged now.
+* What the leader has lost of numbered objects, and a member in sync has, was acknowledged, or is in
+  doubt: the order of deletions tells that nobody deletes it. It is put at the leader before
+  somebody takes its number, takes a transaction for aborted since a marker is missing, or a name
+  for one that was never freed; if somebody has, that decides.
+* What nobody in sync has whole stays where it is, so that its name stays taken.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Deleting a data file at some members, because others have it: never the last copies.
 
 A process that is about to delete may sleep for any time, and others move the file meanwhile. So it
-first puts a note with the files' names at each member where it will delete. After that it looks at
-the others: a copy counts only if no note at its member names it, and notes are read before the
-copies are looked at. Of two processes that rely on each other's copy at least one finds the other's
-note, and deletes nothing. A note is deleted when every deletion has been answered; that of a killed
-process stays with the incarnation, where these files no longer count.
+first puts a note at each member where it will delete ("Moving data" in docs/REPLICATION.md), then
+reads the others' notes, and looks for the copies last. Of two processes that rely on each other's
+copy at least one finds the other's note, and deletes nothing.
 """
 
 from __future__ import annotations

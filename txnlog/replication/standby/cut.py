@@ -1,16 +1,10 @@
 """The largest consistent part of what was read from a store. Pure.
 
-Logs are read one after the other while others write, so an entry read from one may rest on one not
-read from another. Each log and each transactional id was read once before a moment, the *base*, and
-once after it, as *new* files and states. A prefix of each log's new files is kept, the longest ones
-in which nothing rests on a file left out:
-
-* a decision to commit only with all entries of its list;
-* an entry of a transaction only with the state that began it, and that names its log;
-* offsets of a group only with the records before them, decided.
-
-So a cut goes back, from everything read, until nothing changes. It never goes back before the
-moment: whatever is left out rests on something that came after it, so it came after it itself.
+Of the new files of each log, those read after the moment and not before it (the *base*), the
+longest prefix is kept in which nothing rests on a file left out, by the rules of "The cut" in
+docs/REPLICATION.md. So a cut goes back, from everything read, until nothing changes. It never goes
+back before the moment: whatever is left out rests on something that came after it, so it came after
+it itself.
 """
 
 from __future__ import annotations

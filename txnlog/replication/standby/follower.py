@@ -4,9 +4,6 @@
 2. The source is read as one consistent state (``source.py``), and newer data is copied.
 3. The logs of that state are put under the name of this attempt, each as a checkpoint.
 4. The round is put, if absent: from then on it is what the standby shows.
-
-A process that is killed on the way has changed nothing; data files that it has left are found by
-name, and the rest is deleted with the rounds of its time.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 1. The next round says that it was promoted: no follower, however late, puts another one.
 2. The files of the last round are put where every store has them. Nobody reads them there yet.
 3. The file that makes a folder a store is put: from then on it is one.
-
-If it is killed on the way, call it again: it continues.
 """
 
 from __future__ import annotations

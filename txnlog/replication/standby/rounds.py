@@ -1,11 +1,7 @@
 """The rounds of a standby: each is one consistent state of its source, and one put decides it.
 
-A round names, for each log, the attempt that has put its files valid from then on. So an attempt's
-files become visible with its round, all at once, or never. The last round of all says that the
-standby was promoted: no follower can put another one.
-
-Expired ids are many, and hardly ever change: they lie in a list of their own, which stays, and
-which is read only by who asks for one.
+What they name is told by "Standbys" in docs/REPLICATION.md. Expired ids are many, and hardly ever
+change: they lie in a list of their own, which stays, and which is read only by who asks for one.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Put-if-absent is a rename that never overwrites: the NameNode decides it under its lock, and what
 shows is a closed file. A create that fails where a file exists would show its loser, and every
-reader, an empty file for as long as it is written. Knows paths and the NameNode's rules, and
-neither HTTP nor RPC.
+reader, an empty file for as long as it is written.
 """
 
 from __future__ import annotations

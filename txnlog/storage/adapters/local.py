@@ -2,8 +2,7 @@
 
 An object is written to a temporary file, synced, and linked to its name: ``link`` fails if the name
 is taken, and shows the whole object or nothing. Plain ``os`` calls, because fsspec's local
-filesystem has no exclusive, atomic create, and would only stand in between. Knows nothing of what
-is in the files.
+filesystem has no exclusive, atomic create, and would only stand in between.
 """
 
 from __future__ import annotations

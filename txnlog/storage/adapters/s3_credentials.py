@@ -2,8 +2,7 @@
 
 botocore looks for them once for each client. Those whose time limit it knows (roles, web identity,
 SSO) it renews by itself; that the keys of a profile were replaced, or that the server ended a
-session early, shows only in a refusal. Knows botocore's sessions and the files that they read, and
-nothing of requests.
+session early, shows only in a refusal.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A read that botocore has made, and that was answered, is the pattern of those that follow: the same
 request for another key and range, signed again, over the same connections. Whatever comes back that
-is not simply the object is left to botocore, with its retries and errors. Knows requests and
-signatures; nothing of stores.
+is not simply the object is left to botocore, with its retries and errors.
 """
 
 from __future__ import annotations
