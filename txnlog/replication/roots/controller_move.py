@@ -38,8 +38,10 @@ from txnlog.replication.roots.members import (
     check_outside,
     check_url,
     is_nested,
+    read_mark,
 )
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.slowness import Slowness
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
@@ -101,7 +103,9 @@ def move_controller(
     if dry_run:
         ahead = 0 if epoch.controller == to.url else 1 if epoch.controllers else 2
         return ControllerMove(to.url, epoch.number + ahead, (), ())
-    told = [root for root in epoch.roots if tell_root(agreement, opener, epoch, root)]
+    known = known_controllers(agreement, epoch)
+    tell = partial(tell_root, opener, agreement.slowness, epoch, known)
+    told = [*filter(tell, epoch.roots)]
     untold = [root for root in counted_roots(epoch) if root not in told]
     return ControllerMove(to.url, epoch.number, tuple(told), tuple(untold))
 
@@ -140,10 +144,10 @@ def _check_named(agreement: Agreement, opener: MemberOpener, epoch: Epoch) -> No
 
 
 def _mark_of(storage: Storage) -> OwnerMark:
-    where = f"{storage.url}/{root_names.REPLICA_FILE}"
     try:
-        return envelope.decode(storage.get(root_names.REPLICA_FILE), MARK_DECODER, where)
+        return read_mark(storage)
     except ObjectNotFound as error:
+        where = f"{storage.url}/{root_names.REPLICA_FILE}"
         raise StorageError(f"{where} is not there: is its disk mounted?") from error
 
 
@@ -236,25 +240,22 @@ def _copy_epoch(old: Storage, to: Storage, number: int) -> None:
 # -- roots ---------------------------------------------------------------------------------------
 
 
-def tell_root(agreement: Agreement, opener: MemberOpener, epoch: Epoch, root: str) -> bool:
-    """Make a root name the controller as of an epoch; False if it does not answer.
+def tell_root(
+    opener: MemberOpener, slowness: Slowness, epoch: Epoch, known: Sequence[str], root: str
+) -> bool:
+    """:func:`put_pointer`; False if the root does not answer.
 
     It is only needed to open the store by that root when the old place is gone for good.
     """
     try:
-        there = agreement.slowness.bounding(opener.root(epoch.roots[root].url), epoch)
-        put_pointer(agreement, epoch, root, there)
+        there = slowness.bounding(opener.root(epoch.roots[root].url), epoch)
+        put_pointer(epoch, root, there, known)
     except TxnlogError:
         return False
     return True
 
 
-def put_pointer(agreement: Agreement, epoch: Epoch, root: str, storage: Storage) -> None:
-    """Make an open root name the controller as of an epoch. Raises StorageError, StoreExists."""
-    put_pointer_of(epoch, root, storage, known_controllers(agreement, epoch))
-
-
-def put_pointer_of(epoch: Epoch, root: str, storage: Storage, known: Sequence[str]) -> None:
+def put_pointer(epoch: Epoch, root: str, storage: Storage, known: Sequence[str]) -> None:
     """Make a root name an epoch's controller if it names one that is known.
 
     Raises StorageError, StoreExists.

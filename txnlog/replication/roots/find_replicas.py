@@ -40,13 +40,13 @@ from txnlog.replication.roots.epochs import (
 )
 from txnlog.replication.roots.kept_data import Kept
 from txnlog.replication.roots.members import (
-    MARK_DECODER,
     MemberOpener,
     OwnerMark,
     check_outside,
     check_url,
     is_nested,
     put_mark,
+    read_mark,
     without_mark,
 )
 from txnlog.replication.roots.placement import is_share
@@ -115,10 +115,9 @@ def find_replicas(
     except UnsupportedFilesystem:
         return None  # a filesystem for unsafe_single_writer holds no replicas
     try:
-        data = storage.get(root_names.REPLICA_FILE)
+        first = read_mark(storage)
     except ObjectNotFound:
         return _open(url, opener, clock) if list_epochs(storage) else None
-    first = envelope.decode(data, MARK_DECODER, f"{storage.url}/{root_names.REPLICA_FILE}")
     named = named_controller(storage, first).controller
     found = _open(named, opener, clock, storage)
     try:
@@ -283,7 +282,7 @@ def prepare_root(
     mark_root(
         opener, found, Root(url), member, controllers, may_be_new=not is_known, bounding=bounding
     )
-    put_pointer(agreement, epoch, root, found)
+    put_pointer(epoch, root, found, controllers)
     return root, url
 
 

@@ -42,6 +42,12 @@ class OwnerMark(msgspec.Struct, frozen=True, tag_field="kind", tag="replica"):
 MARK_DECODER = msgspec.json.Decoder(OwnerMark)
 
 
+def read_mark(root: Storage) -> OwnerMark:
+    """The mark of a root. Raises ObjectNotFound."""
+    where = f"{root.url}/{root_names.REPLICA_FILE}"
+    return envelope.decode(root.get(root_names.REPLICA_FILE), MARK_DECODER, where)
+
+
 class MarkGone(StorageError):
     """A member's folder is not the same any more."""
 

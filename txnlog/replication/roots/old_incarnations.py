@@ -34,14 +34,13 @@ from txnlog.replication.roots.epochs import (
     root_of,
 )
 from txnlog.replication.roots.listings import Listings, add_listing
-from txnlog.replication.roots.members import MARK_DECODER, MemberOpener, without_mark
+from txnlog.replication.roots.members import MemberOpener, read_mark, without_mark
 from txnlog.replication.roots.placed_data import IsReplaced
 from txnlog.replication.roots.placement import is_placed, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.soundness import CannotJudge, IsSound, list_framed, whole_alone
 from txnlog.replication.roots.trim import read_notes
-from txnlog.state import envelope
 from txnlog.storage.base import Storage
 
 _AT_ONCE: Final = 1000
@@ -342,7 +341,7 @@ def check_root(storage: ReplicatedStorage, epoch: Epoch, root: str) -> None:
     found = storage.open_member.root(epoch.roots[root].url)
     where = f"{found.url}/{root_names.REPLICA_FILE}"
     try:
-        mark = envelope.decode(found.get(root_names.REPLICA_FILE), MARK_DECODER, where)
+        mark = read_mark(found)
     except ObjectNotFound as error:
         raise InvalidOption(f"{where} is not there: is the root's disk mounted?") from error
     known = known_controllers(storage.agreement, epoch)

@@ -36,7 +36,7 @@ from txnlog.replication.roots.controller_move import (
     ControllerMove,
     claim,
     named_controller,
-    put_pointer_of,
+    tell_root,
 )
 from txnlog.replication.roots.epoch_notes import (
     encode_epoch,
@@ -56,17 +56,16 @@ from txnlog.replication.roots.epochs import (
     root_of,
 )
 from txnlog.replication.roots.members import (
-    MARK_DECODER,
     MarkGone,
     MemberOpener,
     OwnerMark,
     check_outside,
     check_url,
     is_nested,
+    read_mark,
 )
 from txnlog.replication.roots.same_bytes import Damaged, Diverged, put_same
 from txnlog.replication.roots.slowness import Slowness, time_for
-from txnlog.state import envelope
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
 from txnlog.storage.reach import UnnamedUrl
@@ -146,7 +145,8 @@ def recover_at(
     place.gather(partial(_put_epoch, place, one) for one in older.values())
     if 0 not in list_epochs(place):
         _put_epoch(place, oldest)
-    told = [root for root in recovered.roots if _tell(opener, slowness, recovered, root)]
+    tell = partial(tell_root, opener, slowness, recovered, recovered.controllers)
+    told = [*filter(tell, recovered.roots)]
     untold = [root for root in counted_roots(recovered) if root not in told]
     return ControllerMove(to.url, recovered.number, tuple(told), tuple(untold))
 
@@ -208,8 +208,7 @@ def _ask_roots(
 
 def _names(root: Storage) -> tuple[OwnerMark, str]:
     """A root's mark, and the controller that it names by now. Raises ObjectNotFound."""
-    path = root_names.REPLICA_FILE
-    mark = envelope.decode(root.get(path), MARK_DECODER, f"{root.url}/{path}")
+    mark = read_mark(root)
     return mark, named_controller(root, mark).controller
 
 
@@ -262,12 +261,9 @@ class _Kept:
     def look(self, name: str, storage: Storage) -> None:
         """Read what all incarnations of a root have. Raises StorageError."""
         self.asked.add(name)
-        mark, folders = self._ask(
-            storage.url,
-            lambda: (storage.get(root_names.REPLICA_FILE), storage.list_folders("")),
+        owner, folders = self._ask(
+            storage.url, lambda: (read_mark(storage), storage.list_folders(""))
         )
-        where = f"{storage.url}/{root_names.REPLICA_FILE}"
-        owner = envelope.decode(mark, MARK_DECODER, where)
         if owner.member != name or owner.controller not in self._controllers:
             raise StorageError(f"{storage.url} is not root {name}, or is another store's")
         numbers = map(root_names.parse_incarnation_folder, folders)
@@ -407,12 +403,3 @@ def _put_epoch(place: Storage, epoch: Epoch) -> None:
         raise StoreExists(
             f"{place.url}/{path} is another one: is it another store's controller?"
         ) from error
-
-
-def _tell(opener: MemberOpener, slowness: Slowness, epoch: Epoch, root: str) -> bool:
-    try:
-        place = slowness.bounding(opener.root(epoch.roots[root].url), epoch)
-        put_pointer_of(epoch, root, place, epoch.controllers)
-    except TxnlogError:
-        return False
-    return True
