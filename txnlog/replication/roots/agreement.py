@@ -328,6 +328,10 @@ class Agreement:
 
         return self._make(epoch, member, make)
 
+    def ask_large(self, epoch: Epoch, member: Member, call: Callable[[Storage], T]) -> T:
+        """:meth:`ask`, once, for what may be large: nobody is slow for that."""
+        return self.ask(epoch, member, call, within_s=time_for(epoch), may_be_large=True)
+
     def _make(self, epoch: Epoch, member: Member, make: Callable[[Storage], T]) -> T:
         """Make a request, and note whether the member has answered."""
         began_s = self.clock.monotonic_s()

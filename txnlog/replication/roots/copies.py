@@ -63,13 +63,11 @@ def help_out(
     has other bytes.
     """
     sound = is_sound(name, data)
-    within_s = time_for(epoch, size_bytes=len(data))
+    ask = partial(agreement.ask, epoch, within_s=time_for(epoch, size_bytes=len(data)))
     missing = []
     for member in among:
         try:
-            found = agreement.ask(
-                epoch, member, lambda storage: storage.get(name), within_s=within_s
-            )
+            found = ask(member, lambda storage: storage.get(name))
         except ObjectNotFound:
             missing.append(member)
             continue
@@ -83,20 +81,18 @@ def help_out(
     if not missing:
         return
     # What others have the leader must not lose, or another race for the name would be decided.
-    agreement.ask(epoch, epoch.leader, lambda storage: storage.confirm(name), within_s=within_s)
+    ask(epoch.leader, lambda storage: storage.confirm(name))
     put = []
     for member in missing:
         agreement.check_mark(epoch, member)
         if put_at(agreement, epoch, member, name, data):
             put.append(member)
     try:
-        agreement.ask(epoch, epoch.leader, lambda storage: storage.size(name), within_s=within_s)
+        ask(epoch.leader, lambda storage: storage.size(name))
     except ObjectNotFound:
         for member in put:
             with suppress(MemberFailed):
-                agreement.ask(
-                    epoch, member, lambda storage: storage.delete([name]), within_s=within_s
-                )
+                ask(member, lambda storage: storage.delete([name]))
         raise
 
 

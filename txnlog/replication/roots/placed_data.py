@@ -19,7 +19,6 @@ from txnlog.replication.roots.copies import copy_between
 from txnlog.replication.roots.epochs import Epoch, Member, by_last_in_sync, root_of
 from txnlog.replication.roots.listings import Listings, add_listing, portions
 from txnlog.replication.roots.placement import is_placed, may_hold_data, places, targets, topic_of
-from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.soundness import IsSound, judged
 from txnlog.storage.base import Storage
 
@@ -38,10 +37,7 @@ def read_elsewhere(
     Raises ObjectNotFound: no member has it, and all that may have it answer. NotEnoughReplicas: a
     member that is out may have it. MemberFailed: a member may have it.
     """
-
-    def ask(member: Member) -> T:
-        return agreement.ask(epoch, member, call, within_s=time_for(epoch), may_be_large=True)
-
+    ask = partial(agreement.ask_large, epoch, call=call)
     for member in (*epoch.in_sync, *epoch.joining):  # it may have been moved meanwhile
         with suppress(ObjectNotFound):
             return ask(member)

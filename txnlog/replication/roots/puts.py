@@ -84,11 +84,11 @@ class PutIfAbsent:
 
         So all members are given what is there. False if it has been deleted since.
         """
-        ask = partial(self._agreement.ask, within_s=time_for(epoch), may_be_large=True)
+        agreement, name = self._agreement, self._name
         try:
-            found = leaders_bytes(self._agreement, epoch, self._name)
-            ask(epoch, epoch.leader, lambda storage: storage.confirm(self._name))
-            help_out(self._agreement, epoch, self._name, found, epoch.members[1:])
+            found = leaders_bytes(agreement, epoch, name)
+            agreement.ask_large(epoch, epoch.leader, lambda storage: storage.confirm(name))
+            help_out(agreement, epoch, name, found, epoch.members[1:])
         except ObjectNotFound:
             return False
         return found == self._data

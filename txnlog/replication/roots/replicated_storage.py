@@ -88,6 +88,7 @@ class ReplicatedStorage(Storage):
         self.agreement = Agreement(epochs, open_member, clock or SystemClock(), run_within)
         """For those who describe and change the set."""
         self.agreement.find_kept = find_kept
+        self._ask = self.agreement.ask_large
         self.open_member = open_member
         self._address = address
         self._everywhere = Everywhere()
@@ -253,11 +254,6 @@ class ReplicatedStorage(Storage):
         self._everywhere.drop(doomed)
 
     # -- reading ---------------------------------------------------------------------------------
-
-    def _ask(self, epoch: Epoch, member: Member, call: Callable[[Storage], T]) -> T:
-        """Ask for what may be large: nobody is slow for that."""
-        within_s = time_for(epoch)
-        return self.agreement.ask(epoch, member, call, within_s=within_s, may_be_large=True)
 
     def _knows(self, epoch: Epoch, name: str) -> bool:
         self._everywhere.follow(epoch)

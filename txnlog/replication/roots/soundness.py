@@ -355,10 +355,7 @@ def _bring_back(agreement: Agreement, epoch: Epoch, member: Member, name: str) -
 
 
 def _get(agreement: Agreement, epoch: Epoch, member: Member, name: str) -> bytes:
-    within_s = time_for(epoch)
-    return agreement.ask(
-        epoch, member, lambda storage: storage.get(name), within_s=within_s, may_be_large=True
-    )
+    return agreement.ask_large(epoch, member, lambda storage: storage.get(name))
 
 
 def _hand_over(agreement: Agreement, epoch: Epoch, heir: Member, why: str) -> bool:
