@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Self, TypeVar
 
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
@@ -181,6 +183,84 @@ class ForwardingStorage(Storage):
 
     def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:
         return self.inner.race(call, rounds)
+
+
+class RequestStorage(ForwardingStorage):
+    """Makes each request through ``_request``, by which a subclass counts it, say.
+
+    A request of no names is not made.
+    """
+
+    @abstractmethod
+    def _request(
+        self, kind: str, names: Sequence[str], call: Callable[[], T], size_bytes: int = 0
+    ) -> T:
+        """Make a request for objects, or a folder, which puts so many bytes."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        put = partial(self.inner.put_if_absent, name, data)
+        return self._request("put_if_absent", [name], put, len(data))
+
+    def put_decided(self, name: str, data: bytes) -> bool:
+        put = partial(self.inner.put_decided, name, data)
+        return self._request("put_if_absent", [name], put, len(data))
+
+    def put(self, name: str, data: bytes) -> None:
+        self._request("put", [name], partial(self.inner.put, name, data), len(data))
+
+    def replace(self, name: str, data: bytes) -> None:
+        self._request("replace", [name], partial(self.inner.replace, name, data), len(data))
+
+    def take_over(self, name: str, source: Storage) -> bool:
+        take = partial(self.inner.take_over, name, innermost(source))
+        return self._request("take_over", [name], take)
+
+    def confirm(self, name: str) -> None:
+        self._request("confirm", [name], partial(self.inner.confirm, name))
+
+    def upload(self, name: str) -> Upload:
+        return self._request("upload", [name], partial(self.inner.upload, name))
+
+    def get(self, name: str) -> bytes:
+        return self._request("get", [name], partial(self.inner.get, name))
+
+    def get_many(self, names: Sequence[str]) -> list[bytes]:
+        return self._request("get", names, partial(self.inner.get_many, names)) if names else []
+
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        return self._request("get_range", [name], partial(self.inner.get_range, name, start, stop))
+
+    def get_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        names = [name for name, _, _ in ranges]
+        get = partial(self.inner.get_ranges, ranges)
+        return self._request("get_range", names, get) if names else []
+
+    def size(self, name: str) -> int:
+        return self._request("size", [name], partial(self.inner.size, name))
+
+    def modified_ms(self, name: str) -> int | None:
+        return self._request("modified", [name], partial(self.inner.modified_ms, name))
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        return self._request("list", [folder], partial(self.inner.list_names, folder, start_after))
+
+    def list_folders(self, folder: str) -> list[str]:
+        return self._request("list_folders", [folder], partial(self.inner.list_folders, folder))
+
+    def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
+        return self._request("list_all", [folder], partial(self.inner.list_all, folder))
+
+    def delete(self, names: Iterable[str]) -> None:
+        if doomed := list(names):
+            self._request("delete", doomed, partial(self.inner.delete, doomed))
+
+    def list_unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
+        return self._request("list_uploads", [""], self.inner.list_unfinished_uploads)
+
+    def abort_uploads(self, uploads: Iterable[UnfinishedUpload]) -> None:
+        if doomed := list(uploads):
+            names = [one.name for one in doomed]
+            self._request("abort_uploads", names, partial(self.inner.abort_uploads, doomed))
 
 
 def innermost(storage: Storage) -> Storage:

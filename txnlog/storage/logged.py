@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from txnlog.errors import TxnlogError
-from txnlog.storage.base import Storage, Upload
-from txnlog.storage.forwarding import ForwardingStorage, innermost
+from txnlog.storage.base import Storage
+from txnlog.storage.forwarding import RequestStorage
 
 T = TypeVar("T")
 
@@ -30,13 +30,16 @@ def logged(storage: Storage) -> Storage:
     return LoggedStorage(storage) if _logger.isEnabledFor(logging.DEBUG) else storage
 
 
-class LoggedStorage(ForwardingStorage):
+class LoggedStorage(RequestStorage):
     """Forwards everything, and logs its kind, name, size and time. Knows no contents."""
 
     def __reduce__(self) -> tuple[Callable[[Storage], Storage], tuple[Storage]]:
         return logged, (self.inner,)  # the receiving process decides what it logs
 
-    def _timed(self, kind: str, name: str, call: Callable[[], T], size_bytes: int = 0) -> T:
+    def _request(
+        self, kind: str, names: Sequence[str], call: Callable[[], T], size_bytes: int = 0
+    ) -> T:
+        name = ", ".join(names)
         began_s = time.perf_counter()
         failed = ""
         try:
@@ -57,65 +60,3 @@ class LoggedStorage(ForwardingStorage):
                 failed,
                 extra={"request": kind, "object": name, "bytes": size_bytes, "took_ms": took_ms},
             )
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        return self._timed(
-            "put_if_absent", name, lambda: self.inner.put_if_absent(name, data), len(data)
-        )
-
-    def put_decided(self, name: str, data: bytes) -> bool:
-        return self._timed(
-            "put_if_absent", name, lambda: self.inner.put_decided(name, data), len(data)
-        )
-
-    def put(self, name: str, data: bytes) -> None:
-        self._timed("put", name, lambda: self.inner.put(name, data), len(data))
-
-    def replace(self, name: str, data: bytes) -> None:
-        self._timed("replace", name, lambda: self.inner.replace(name, data), len(data))
-
-    def take_over(self, name: str, source: Storage) -> bool:
-        inner, source = self.inner, innermost(source)
-        return self._timed("take_over", name, lambda: inner.take_over(name, source))
-
-    def confirm(self, name: str) -> None:
-        self._timed("confirm", name, lambda: self.inner.confirm(name))
-
-    def upload(self, name: str) -> Upload:
-        return self._timed("upload", name, lambda: self.inner.upload(name))
-
-    def get(self, name: str) -> bytes:
-        return self._timed("get", name, lambda: self.inner.get(name))
-
-    def get_many(self, names: Sequence[str]) -> list[bytes]:
-        if not names:
-            return []
-        return self._timed("get", ", ".join(names), lambda: self.inner.get_many(names))
-
-    def get_range(self, name: str, start: int, stop: int) -> bytes:
-        return self._timed("get_range", name, lambda: self.inner.get_range(name, start, stop))
-
-    def get_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        if not ranges:
-            return []
-        names = ", ".join(name for name, _, _ in ranges)
-        return self._timed("get_range", names, lambda: self.inner.get_ranges(ranges))
-
-    def size(self, name: str) -> int:
-        return self._timed("size", name, lambda: self.inner.size(name))
-
-    def modified_ms(self, name: str) -> int | None:
-        return self._timed("modified", name, lambda: self.inner.modified_ms(name))
-
-    def list_names(self, folder: str, start_after: str = "") -> list[str]:
-        return self._timed("list", folder, lambda: self.inner.list_names(folder, start_after))
-
-    def list_folders(self, folder: str) -> list[str]:
-        return self._timed("list_folders", folder, lambda: self.inner.list_folders(folder))
-
-    def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
-        return self._timed("list_all", folder, lambda: self.inner.list_all(folder))
-
-    def delete(self, names: Iterable[str]) -> None:
-        if doomed := list(names):
-            self._timed("delete", ", ".join(doomed), lambda: self.inner.delete(doomed))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from txnlog.errors import StorageError
 from txnlog.storage.base import Storage, UnfinishedUpload, Upload
-from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.forwarding import RequestStorage
+
+T = TypeVar("T")
 
 _AT_ONCE: Final = 1000
 
@@ -25,57 +27,25 @@ class Within(Protocol):
         ...
 
 
-class BoundedRequests(ForwardingStorage):
+class BoundedRequests(RequestStorage):
     """A member's storage that leaves a request behind when it takes too long: StorageError."""
+
+    get_many = Storage.get_many  # each read has its time
+    get_ranges = Storage.get_ranges
 
     def __init__(self, inner: Storage, within: Within) -> None:
         super().__init__(inner)
         self.within = within
 
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        put: bool = self.within(lambda: self.inner.put_if_absent(name, data), size_bytes=len(data))
-        return put
-
-    def put(self, name: str, data: bytes) -> None:
-        self.within(lambda: self.inner.put(name, data), size_bytes=len(data))
-
-    def replace(self, name: str, data: bytes) -> None:
-        self.within(lambda: self.inner.replace(name, data), size_bytes=len(data))
-
-    def take_over(self, name: str, source: Storage) -> bool:
-        done: bool = self.within(lambda: self.inner.take_over(name, source))
+    def _request(
+        self, kind: str, names: Sequence[str], call: Callable[[], T], size_bytes: int = 0
+    ) -> T:
+        count = len(names) if kind in ("delete", "abort_uploads") else 0
+        done: T = self.within(call, size_bytes=size_bytes, count=count)
         return done
 
     def upload(self, name: str) -> Upload:
-        upload: Upload = self.within(lambda: self.inner.upload(name))
-        return _BoundedUpload(upload, self.within)
-
-    def confirm(self, name: str) -> None:
-        self.within(lambda: self.inner.confirm(name))
-
-    def get(self, name: str) -> bytes:
-        data: bytes = self.within(lambda: self.inner.get(name))
-        return data
-
-    def get_range(self, name: str, start: int, stop: int) -> bytes:
-        data: bytes = self.within(lambda: self.inner.get_range(name, start, stop))
-        return data
-
-    def size(self, name: str) -> int:
-        size_bytes: int = self.within(lambda: self.inner.size(name))
-        return size_bytes
-
-    def modified_ms(self, name: str) -> int | None:
-        at_ms: int | None = self.within(lambda: self.inner.modified_ms(name))
-        return at_ms
-
-    def list_names(self, folder: str, start_after: str = "") -> list[str]:
-        found: list[str] = self.within(lambda: self.inner.list_names(folder, start_after))
-        return found
-
-    def list_folders(self, folder: str) -> list[str]:
-        found: list[str] = self.within(lambda: self.inner.list_folders(folder))
-        return found
+        return _BoundedUpload(super().upload(name), self.within)
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         listed: list[Iterator[tuple[str, int]]] = []
@@ -88,16 +58,8 @@ class BoundedRequests(ForwardingStorage):
         while some := self.within(go_on):
             yield from some
 
-    def delete(self, names: Iterable[str]) -> None:
-        doomed = [*names]
-        self.within(lambda: self.inner.delete(doomed), count=len(doomed))
-
     def list_unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
         yield from self.within(lambda: [*self.inner.list_unfinished_uploads()])
-
-    def abort_uploads(self, uploads: Iterable[UnfinishedUpload]) -> None:
-        doomed = [*uploads]
-        self.within(lambda: self.inner.abort_uploads(doomed), count=len(doomed))
 
 
 class _BoundedUpload(Upload):
