@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Never
+from collections.abc import Iterator
 
 from txnlog import names
 from txnlog.clock import Clock
 from txnlog.config import StoreConfig
-from txnlog.errors import IllegalState, ObjectNotFound, StorageError, TxnlogError
+from txnlog.errors import ObjectNotFound, StorageError, TxnlogError
 from txnlog.inspect.describe import describe_segments
 from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.log.named_folders import list_topics
@@ -16,30 +15,18 @@ from txnlog.log.open_logs import Logs
 from txnlog.replication.roots.losses import NamedSegment
 from txnlog.state import envelope
 from txnlog.state.store import DECODER
-from txnlog.storage.base import Storage, Upload
-from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.base import Storage
+from txnlog.storage.read_only import ReadOnlyStorage
 
 
-class _Alone(ForwardingStorage):
-    """A root as it would be read if it led: by listings, as all roots are. Read-only."""
+class _Alone(ReadOnlyStorage):
+    """A root as it would be read if it led: by listings, as all roots are."""
+
+    def why_read_only(self) -> str:
+        return "it is only read"
 
     def lists_whole_folders(self) -> bool:
         return True
-
-    def _refuse(self) -> Never:
-        raise IllegalState(f"{self.url} is only read")
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:  # noqa: ARG002
-        self._refuse()
-
-    def put(self, name: str, data: bytes) -> None:  # noqa: ARG002
-        self._refuse()
-
-    def upload(self, name: str) -> Upload:  # noqa: ARG002
-        self._refuse()
-
-    def delete(self, names: Iterable[str]) -> None:  # noqa: ARG002
-        self._refuse()
 
 
 def named_segments(storage: Storage, clock: Clock) -> Iterator[NamedSegment]:
