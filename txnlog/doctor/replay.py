@@ -210,7 +210,7 @@ class Replay(Generic[EntryT, StateT]):
             self.ids.look_again(owner.transactional_id)
             outcome = self.ids.outcome(self._ref(number), owner)
         if outcome == "past":
-            outcome = self._marker(number) or Outcome.ABORT
+            outcome = self.log.listing(number).outcomes.get(number, Outcome.ABORT)
         if outcome is not None:
             state.decide(number, outcome)
 
@@ -223,10 +223,6 @@ class Replay(Generic[EntryT, StateT]):
         is_known = any(checkpoint >= number for checkpoint in listing.checkpoints)
         is_known = is_known and not self.ids.is_newest(owner)
         return file in listing.entries and number not in listing.outcomes and not is_known
-
-    def _marker(self, number: int) -> Outcome | None:
-        """An entry's marker, if it has one by now."""
-        return self.log.listing(number).outcomes.get(number)
 
     def _ref(self, number: int) -> EntryRef:
         return EntryRef(self.kind.kind, self.name, number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from functools import partial
 
 from txnlog.admin.vacuum import list_segment_files
 from txnlog.errors import TxnlogError
@@ -39,6 +38,9 @@ def _of_root(
         check_root(storage, epoch, root)
         return old_incarnations(storage, epoch, root)
 
+    def listing(storage: Storage) -> Collection[FileKey]:
+        return list_segment_files(without_mark(storage), topic).keys()
+
     try:
         old = agreement.slowness.ask(root, look, time_for(epoch))
     except TxnlogError:
@@ -47,13 +49,8 @@ def _of_root(
                 yield member, None
         return
     # One that was not forgotten whole has no mark any more.
-    listing = partial(_list, topic=topic)
     for member in old:
         try:
             yield member, agreement.ask(epoch, member, listing)
         except (MemberFailed, TxnlogError):
             yield member, None
-
-
-def _list(storage: Storage, topic: str) -> Collection[FileKey]:
-    return list_segment_files(without_mark(storage), topic).keys()

@@ -134,7 +134,8 @@ def _keep_epoch(agreement: Agreement, epoch: Epoch, member: Member) -> None:
     failures = _note(agreement, epoch)
     if None in failures:
         return
-    newest = {one: _newest_noted(agreement, epoch, one) for one in (member, *epoch.in_sync)}
+    ask = partial(agreement.ask, epoch, call=list_notes, within_s=time_for(epoch))
+    newest = {one: max(ask(one), default=-1) for one in (member, *epoch.in_sync)}
     if newest.pop(member) > max(newest.values()):  # a disk that is full can be read
         raise next(failed for failed in failures if failed is not None)
 
@@ -150,10 +151,6 @@ def _note(agreement: Agreement, epoch: Epoch) -> list[MemberFailed | None]:
         return None
 
     return agreement.controller.storage.gather(partial(keep, one) for one in epoch.in_sync)
-
-
-def _newest_noted(agreement: Agreement, epoch: Epoch, member: Member) -> int:
-    return max(agreement.ask(epoch, member, list_notes, within_s=time_for(epoch)), default=-1)
 
 
 def _give_up(
@@ -282,7 +279,7 @@ def _check_whole(storage: ReplicatedStorage, epoch: Epoch, member: Member) -> No
 
     def has_store_file(one: Member) -> bool:
         with suppress(ObjectNotFound):
-            data = agreement.ask(epoch, one, partial(_get, names.STORE_FILE))
+            data = agreement.ask(epoch, one, lambda storage: storage.get(names.STORE_FILE))
             return bool(same_bytes.is_sound(names.STORE_FILE, data))
         return False
 
@@ -320,10 +317,6 @@ def _lost_logs(storage: ReplicatedStorage, framed: Sequence[str]) -> list[str]:
 def _is_gone(storage: ReplicatedStorage, log: str) -> bool:
     kind, _, name = log.partition("/")
     return kind == names.TRANSACTIONS and bool(storage.list_names(f"{names.EXPIRED}/{name}"))
-
-
-def _get(name: str, storage: Storage) -> bytes:
-    return storage.get(name)
 
 
 def _check_out(epoch: Epoch, member: Member) -> None:

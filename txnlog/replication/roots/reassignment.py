@@ -61,10 +61,6 @@ class Reassigned(StorageStep):
     lacking: int = 0
 
 
-def _stem(found: tuple[str, Sizes]) -> str:
-    return found[0].rpartition(".")[0]
-
-
 class _Passed(Exception):
     """There is a newer epoch."""
 
@@ -151,7 +147,7 @@ class _Pass:
             for folder in folders:
                 self._list(listings, folder)
             # A segment is judged with its index of aborted transactions.
-            found = groupby(listings.holders(), key=_stem)
+            found = groupby(listings.holders(), lambda one: one[0].rpartition(".")[0])
             segments = (tuple(filter(self._is_needed, files)) for _, files in found)
             while some := [*chain.from_iterable(islice(segments, _AT_ONCE))]:
                 self._move(some)

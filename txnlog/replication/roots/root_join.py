@@ -145,17 +145,13 @@ def _begin(agreement: Agreement, epoch: Epoch, root: str, url: str) -> tuple[Epo
     if any(root_of(other) == root for other in epoch.members):
         raise NotEnoughReplicas(f"{root} takes part already, as of epoch {epoch.number}")
     member = next_incarnation(epoch, root)
-    known = _with_root(epoch, root, url)
+    known = msgspec.structs.replace(epoch, roots={**epoch.roots, root: Root(url)})
     controller = agreement.controller.storage.url
     agreement.ask(known, member, lambda storage: put_mark(storage, member, controller))
     proposed = joining(epoch, member, url, agreement.proposer(f"{member} joins"))
     if not agreement.propose(proposed):
         raise NotEnoughReplicas(f"epoch {proposed.number} was somebody else's: try again")
     return proposed, member
-
-
-def _with_root(epoch: Epoch, root: str, url: str) -> Epoch:
-    return msgspec.structs.replace(epoch, roots={**epoch.roots, root: Root(url)})
 
 
 def _listing(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
@@ -233,12 +229,9 @@ def _give_back_lost(
             _delete(agreement, epoch, epoch.leader, lost - now)
             given |= lost & now
             # A manifest that is back tells of more.
-            found = now - there - tried if any(map(_is_manifest, lost)) else set()
+            tells_more = any(name.split("/")[2:3] == ["manifests"] for name in lost)
+            found = now - there - tried if tells_more else set()
     return given
-
-
-def _is_manifest(name: str) -> bool:
-    return name.split("/")[2:3] == ["manifests"]
 
 
 def _lacked_by_leader(agreement: Agreement, epoch: Epoch, some: AbstractSet[str]) -> set[str]:

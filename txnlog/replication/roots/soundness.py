@@ -290,7 +290,7 @@ def _lost(
     removed_end = -1
     if lacked and numbered.folder.startswith(f"{names.TRANSACTIONS}/"):
         copies = f"{names.EXPIRED}/{numbered.folder.partition('/')[2]}"
-        listed = _ask(agreement, epoch, epoch.leader, partial(_list, folder=copies))
+        listed = _ask(agreement, epoch, epoch.leader, lambda one: one.list_names(copies))
         removed = (found[0] for found in map(names.parse_log_file, listed) if found is not None)
         removed_end = max(removed, default=-1)
         kept_from = max(kept_from, removed_end)
@@ -321,12 +321,9 @@ def _of_leader(
     if numbered.kept_from is LogFile.CHECKPOINT:
         number -= MOST_TOGETHER - 1  # a marker's bundle
     start_after = names.log_file_prefix(max(number, 0))
-    look = partial(_list, folder=numbered.folder, start_after=start_after)
-    return _ask(agreement, epoch, epoch.leader, look)
-
-
-def _list(storage: Storage, folder: str, start_after: str = "") -> list[str]:
-    return storage.list_names(folder, start_after)
+    return _ask(
+        agreement, epoch, epoch.leader, lambda one: one.list_names(numbered.folder, start_after)
+    )
 
 
 def is_lost_by_leader(agreement: Agreement, epoch: Epoch, name: str) -> bool:

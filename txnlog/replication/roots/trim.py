@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from operator import methodcaller
 from typing import Annotated, Final
 
 import msgspec
@@ -88,7 +89,7 @@ def noted(
     try:
         for member, going in doomed.items():
             data = envelope.encode(TrimNote(tuple(going)))
-            agreement.ask(epoch, member, partial(_put, path=note.path, data=data))
+            agreement.ask(epoch, member, methodcaller("put", note.path, data))
         yield note
     except BaseException:
         if not note.is_used:
@@ -96,14 +97,6 @@ def noted(
                 tear_up()
         raise
     tear_up()
-
-
-def _put(storage: Storage, path: str, data: bytes) -> None:
-    storage.put(path, data)
-
-
-def _delete(storage: Storage, going: list[str]) -> None:
-    storage.delete(going)
 
 
 def trim(
@@ -134,7 +127,7 @@ def trim(
         for member, listed in doomed.items():
             going = [name for name in listed if name in chosen]
             if going:
-                agreement.ask(epoch, member, partial(_delete, going=going))
+                agreement.ask(epoch, member, methodcaller("delete", going))
     return chosen
 
 

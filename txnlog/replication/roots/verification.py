@@ -219,7 +219,11 @@ class _Judge:
                     raise _fails(epoch, failed) from failed
                 continue
             if agreement.is_newest(epoch):
-                lost = (_lost(epoch, name) for name in self._needed(epoch, nowhere))
+                why = "no root in sync has it"
+                lost = (
+                    ReplicaDifference(name, "missing", epoch.in_sync, 0, why)
+                    for name in self._needed(epoch, nowhere)
+                )
                 return [*(one for one in found if one is not None), *lost]
         return []
 
@@ -345,13 +349,9 @@ class _Judge:
         first = "" if epoch.leader in right else f"`elect` {_named(right)} first, then "
         why = (
             f"not what {_named(right)} have, which are the majority: {first}`txnlog replicas "
-            f"remove` {_roots(others)} and `add` it again"
+            f"remove` {', '.join(map(root_of, others))} and `add` it again"
         )
         return ReplicaDifference(name, "differs", others, size_bytes, why)
-
-
-def _lost(epoch: Epoch, name: str) -> ReplicaDifference:
-    return ReplicaDifference(name, "missing", epoch.in_sync, 0, "no root in sync has it")
 
 
 def _named(members: Iterable[Member]) -> str:
@@ -360,10 +360,6 @@ def _named(members: Iterable[Member]) -> str:
 
 def _has(members: Collection[Member]) -> str:
     return "has" if len(members) == 1 else "have"
-
-
-def _roots(members: Iterable[Member]) -> str:
-    return ", ".join(root_of(member) for member in members)
 
 
 class _Repair:

@@ -53,10 +53,10 @@ class DataFileCopier:
         first, end = max(shown_before, self._reached.get(log.name, 0)), state.next_entry
         wanted: dict[str, FileKey] = {}
         for partition, segment in _placed_since(log, state, first):
-            if segment.stored.is_empty or segment.end_offset <= _start(state, partition):
+            stored, start = segment.stored, state.partitions[partition].log_start_offset
+            if stored.is_empty or segment.end_offset <= start:
                 continue
-            ref = SegmentRef(log.name, partition, segment.stored.name, segment.stored.position)
-            stored = segment.stored
+            ref = SegmentRef(log.name, partition, stored.name, stored.position)
             for path in ref.files(
                 stored.batch_count, stored.size_bytes, has_aborted=stored.has_aborted
             ):
@@ -203,10 +203,6 @@ def _needed(log: TopicLog, state: TopicState, files: Iterable[FileKey]) -> set[F
 
     aborted = {one for one in set().union(*entries.values()) if is_aborted(one)}
     return {key for key, placed_by in entries.items() if not placed_by <= aborted}
-
-
-def _start(state: TopicState, partition: int) -> int:
-    return state.partitions[partition].log_start_offset
 
 
 def _placed_since(log: TopicLog, state: TopicState, first: int) -> Iterator[tuple[int, Segment]]:
