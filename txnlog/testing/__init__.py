@@ -20,8 +20,15 @@ from __future__ import annotations
 from txnlog.testing.faults import ClockFaults, Fault, FaultRates
 from txnlog.testing.faulty_storage import FaultyStorage, ProcessStopped
 from txnlog.testing.heap_storage import HeapStorage
-from txnlog.testing.schedules import Choose, preemptions, random_choice
-from txnlog.testing.simulation import Event, Process, Simulation, SimulationStuck
+from txnlog.testing.simulation import (
+    Choose,
+    Event,
+    Process,
+    Simulation,
+    SimulationStuck,
+    preemptions,
+    random_choice,
+)
 from txnlog.testing.virtual_clock import VirtualClock
 
 __all__ = [

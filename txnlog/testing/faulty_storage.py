@@ -7,17 +7,16 @@ turn go wrong. Knows nothing of processes and time; a :class:`~txnlog.testing.Si
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
 from txnlog.errors import ObjectNotFound, StorageError
-from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, run_in_order
 from txnlog.storage.base import Storage, UnfinishedUpload, Upload
 from txnlog.storage.buffered_uploads import BufferedUpload
 from txnlog.storage.forwarding import ForwardingStorage, innermost
 from txnlog.testing.faults import Fault
-from txnlog.testing.heap_storage import HeapStorage, gather_in_order, race_in_order
+from txnlog.testing.heap_storage import HeapStorage, InOrder
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -27,7 +26,7 @@ class ProcessStopped(BaseException):
     """Raised by every request of a process that was stopped."""
 
 
-class FaultyStorage(ForwardingStorage):
+class FaultyStorage(InOrder, ForwardingStorage):
     """Forwards requests to a real storage, unless a fault is due.
 
     Requests run one by one, so their order is the program's; an upload is one request, made when it
@@ -292,16 +291,3 @@ class FaultyStorage(ForwardingStorage):
                 lambda: self.inner.abort_uploads(doomed),
                 part=lambda: self.inner.abort_uploads(self._choose_some(doomed)),
             )
-
-    def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
-        return gather_in_order(calls)
-
-    def run_ahead(
-        self,
-        calls: Iterable[SizedCall[T]],
-        most_bytes: int = MAX_AHEAD_BYTES,  # noqa: ARG002
-    ) -> Generator[T]:
-        return run_in_order(calls)
-
-    def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:  # noqa: ARG002
-        return race_in_order(call)

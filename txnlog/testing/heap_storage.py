@@ -27,29 +27,36 @@ _COUNTER = itertools.count()
 _LIVE: WeakValueDictionary[str, HeapStorage] = WeakValueDictionary()
 
 
-def gather_in_order(calls: Iterable[Callable[[], T]]) -> list[T]:
-    """Do what :meth:`Storage.gather` does, in the program's order instead of in parallel.
+class InOrder(Storage):
+    """Runs calls one by one, in the program's order, instead of in parallel."""
 
-    As with real parallel requests, one that fails does not keep the others from running.
-    """
-    results: list[T] = []
-    errors: list[Exception] = []
-    for call in calls:
-        try:
-            results.append(call())
-        except Exception as error:  # noqa: BLE001 - raised below
-            errors.append(error)
-    if errors:
-        raise errors[0]
-    return results
+    put_round = Storage.put_round
+
+    def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
+        # As with real parallel requests, one that fails does not keep the others from running.
+        results: list[T] = []
+        errors: list[Exception] = []
+        for call in calls:
+            try:
+                results.append(call())
+            except Exception as error:  # noqa: BLE001 - raised below
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return results
+
+    def run_ahead(
+        self,
+        calls: Iterable[SizedCall[T]],
+        most_bytes: int = MAX_AHEAD_BYTES,  # noqa: ARG002
+    ) -> Generator[T]:
+        return run_in_order(calls)
+
+    def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:  # noqa: ARG002
+        return [self.gather(partial(call, 0, racer) for racer in range(PARALLEL_REQUESTS))]
 
 
-def race_in_order(call: Callable[[int, int], T]) -> list[list[T]]:
-    """Do what :meth:`Storage.race` does where requests are made one by one."""
-    return [gather_in_order(partial(call, 0, racer) for racer in range(PARALLEL_REQUESTS))]
-
-
-class HeapStorage(Storage):
+class HeapStorage(InOrder):
     """Objects in a dictionary. Put-if-absent and everything else is done under one lock.
 
     It can behave like a disk whose syncs fail (:meth:`failing_sync`): such objects are visible, and
@@ -252,19 +259,6 @@ class HeapStorage(Storage):
                     del names[bisect_left(names, last)]
                 self._unsynced.get(folder, {}).pop(last, None)
                 self._created_ms.pop(f"{folder}/{last}" if folder else last, None)
-
-    def gather(self, calls: Iterable[Callable[[], T]]) -> list[T]:
-        return gather_in_order(calls)
-
-    def run_ahead(
-        self,
-        calls: Iterable[SizedCall[T]],
-        most_bytes: int = MAX_AHEAD_BYTES,  # noqa: ARG002
-    ) -> Generator[T]:
-        return run_in_order(calls)
-
-    def race(self, call: Callable[[int, int], T], rounds: int) -> list[list[T]]:  # noqa: ARG002
-        return race_in_order(call)
 
 
 def _find_living(url: str) -> HeapStorage:
