@@ -145,9 +145,8 @@ def check_index_files(
 ) -> tuple[list[IndexCheck], str | None]:
     """Check index files, by kind their path and content (None: missing), against their segment.
 
-    Returns:
-        The checks, and what is wrong with the segment: entries that lead behind that were not
-        compared.
+    Returns the checks, and what is wrong with the segment: entries that lead behind that were not
+    compared.
     """
     decoded: dict[IndexKind, OffsetIndex | TimeIndex] = {}
     found: dict[IndexKind, IndexCheck] = {}

@@ -119,11 +119,7 @@ class SourceView:
 
 
 class FollowedSource:
-    """The followed store.
-
-    Args:
-        logs: its open logs. They are refreshed, but not settled.
-    """
+    """The followed store. Its open logs are refreshed, but not settled."""
 
     def __init__(self, logs: Logs) -> None:
         self.logs = logs

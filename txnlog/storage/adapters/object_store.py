@@ -32,17 +32,14 @@ C = TypeVar("C", bound="ObjectClient")
 
 @dataclass(frozen=True, slots=True)
 class ListingPage:
-    """A part of a listing: what one request returned, in the order of keys.
-
-    Attributes:
-        objects: keys and sizes in bytes.
-        folders: what objects deeper down begin with, up to and with the next "/".
-        next_page: for the request that goes on; None if there is no more.
-    """
+    """A part of a listing: what one request returned, in the order of keys."""
 
     objects: list[tuple[str, int]]
+    """Keys and sizes in bytes."""
     folders: list[str]
+    """What objects deeper down begin with, up to and with the next "/"."""
     next_page: str | None
+    """For the request that goes on; None if there is no more."""
 
 
 class ObjectClient(ABC):

@@ -53,8 +53,7 @@ def aws_surroundings() -> str:
 class Renewal:
     """Gives the clients of one session other credentials, found as those of a new session are.
 
-    Args:
-        make_session: makes a session of botocore's like the one of the clients.
+    ``make_session`` makes a session of botocore's like theirs.
     """
 
     def __init__(self, make_session: Callable[[], Any]) -> None:
