@@ -137,9 +137,8 @@ class SchemaColumns:
         A few bytes of a file may become very many, so there may be several pieces: each with its
         places among the rows, of which the first is ``first``.
 
-        Raises:
-            ValueError, NotImplementedError: a column has other values; Arrow's own, too.
-            RecordTooLarge: a single row would take too much memory.
+        Raises ValueError, NotImplementedError: a column has other values; Arrow's own, too.
+        RecordTooLarge: a single row would take too much memory.
         """
         try:
             made = self._make(records, count)

@@ -113,9 +113,7 @@ def read_table(stream: bytes, expected: pa.Schema, row_count: int, max_bytes: in
 def check_parquet_footer(tail: bytes, position: int) -> FileMetadata:
     """What a Parquet file's footer says, which pyarrow may then read.
 
-    Args:
-        tail: the end of the file, from the footer on, with its length and the magic.
-        position: where in the file it begins.
+    ``tail``: the file from ``position``, where the footer begins, with its length and the magic.
     """
     if len(tail) <= _KEPT_BYTES:  # small files are opened again and again
         return _check_small_footer(tail, position)
@@ -163,11 +161,8 @@ def open_parquet(
 ) -> ParquetFile:
     """A file whose footer was read by ``read_parquet_footer``.
 
-    Args:
-        source: the file.
-        metadata: pyarrow's.
-        dictionaries: paths to columns to be read as numbers of a few values.
-        checks_pages: whether the checksums of its pages are checked.
+    ``dictionaries``: paths to columns to be read as numbers of a few values. ``checks_pages``: by
+    their checksums.
     """
     from pyarrow import parquet
 
@@ -206,14 +201,11 @@ def check_column_chunks(
     max_bytes: int,
     count_named: Callable[[ColumnChunk], int],
 ) -> int:
-    """How many bytes the values of column chunks take at most.
+    """How many bytes the values of the column chunks of one row group take at most.
+
+    ``count_named`` tells exactly how many bytes the values of texts take that their pages name.
 
     Raises ValueError if these are more than ``max_bytes``.
-
-    Args:
-        chunks: of one row group, each with what reads of its bytes.
-        max_bytes: the limit.
-        count_named: tells exactly how many bytes the values of texts take that their pages name.
     """
     total = levels = 0
     unsure: list[tuple[int, ColumnChunk]] = []

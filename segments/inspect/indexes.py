@@ -67,15 +67,11 @@ def check_indexes(
     *,
     exact: bool = True,
 ) -> IndexProblems:
-    """Compare indexes with their segment.
+    """Compare indexes with their segment; None of them is not checked.
 
-    Args:
-        file: the segment.
-        index: None if it is not to be checked.
-        time_index: the same.
-        exact: entries are as txnlog writes them: last offsets of batches. Kafka's may name any
-            offset in what was appended together; then it is enough that they lead nobody past
-            what is looked for.
+    ``exact``: entries are as txnlog writes them: last offsets of batches. Kafka's may name any
+    offset in what was appended together; then it is enough that they lead nobody past what is
+    looked for.
     """
     offsets = _OffsetCheck(index, file.base_offset, exact)
     times = _TimeCheck(time_index, file.base_offset, exact)

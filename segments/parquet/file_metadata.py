@@ -191,15 +191,10 @@ class FileMetadata:
 
 
 def read_file_metadata(footer: bytes, position: int) -> FileMetadata:
-    """Read and check a footer, without its length and the magic.
+    """Read and check a footer, without its length and the magic; it begins at ``position``.
 
-    Args:
-        footer: its bytes.
-        position: where in the file it begins.
-
-    Raises:
-        ForeignFeature: it has what no segment has; the file may be sound.
-        ValueError: it is malformed, contradicts itself, or has more than a segment may have.
+    Raises ForeignFeature: it has what no segment has; the file may be sound. ValueError: it is
+    malformed, contradicts itself, or has more than a segment may have.
     """
     try:
         return _Reading(footer, position).read()

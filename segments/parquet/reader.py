@@ -121,14 +121,10 @@ class WantedRows:
 
 
 class RowGroupReading:
-    """Decodes some columns of row groups of a file, in several threads at a time.
+    """Decodes some columns of some row groups of a file, in several threads at a time.
 
-    Args:
-        segment: the file.
-        groups: of which these are the row groups that will be read.
-        columns: those of a schema are found by their ids, see ``SchemaColumns``.
-        max_uncompressed_bytes: a row group that claims more is damaged.
-        few: only a few rows of each are needed.
+    Columns of a schema are found by their ids, see ``SchemaColumns``. A row group that claims more
+    than ``max_uncompressed_bytes`` is damaged. ``few``: only a few rows of each are needed.
     """
 
     def __init__(

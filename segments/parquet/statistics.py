@@ -31,11 +31,8 @@ def value_ranges(
 ) -> dict[str, ValueRange]:
     """The range of each column of a row group of which something is known.
 
-    Args:
-        segment: the file.
-        group: the number of the row group.
-        wanted: by its name in the file, the column that is asked for: of whose name and type the
-            range is. Nested ones are left out.
+    ``wanted``: by its name in the file, the column that is asked for: of whose name and type the
+    range is. Nested ones are left out.
     """
     described = segment.footer.metadata.row_group(group)
     found: dict[str, ValueRange] = {}

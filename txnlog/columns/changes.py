@@ -30,16 +30,11 @@ def evolve(
 ) -> TopicSchema:
     """The schema that a topic has from now on; older records are read under it.
 
-    Args:
-        known: the schema so far.
-        columns: a ``pyarrow.Schema``, all columns from now on; None: the existing ones. Or a
-            function that makes it of these, which have their new names.
-        rename: new names of columns by their names so far; ``columns`` has the new ones.
-        defaults: values of new columns, see :func:`make_schema`; older records have them too.
-        compatibility: what is allowed, see docs/TYPED.md.
-
-    Returns:
-        ``known`` itself if nothing changes.
+    ``columns``: a ``pyarrow.Schema``, all columns from now on; None: the existing ones. Or a
+    function that makes it of these, which have their new names. ``rename``: new names of columns by
+    their names so far; ``columns`` has the new ones. ``defaults``: values of new columns, see
+    :func:`make_schema`; older records have them too. ``compatibility``: see docs/TYPED.md. Returns
+    ``known`` itself if nothing changes.
 
     Raises InvalidSchema: older records could not be read, or the mode refuses it.
     """

@@ -29,15 +29,12 @@ _INSTEAD = {
 def make_schema(
     columns: object, key: object = None, defaults: Mapping[str, object] | None = None
 ) -> TopicSchema:
-    """Check a user's schema; types that only differ in layout become the usual ones.
+    """Check a user's ``pyarrow.Schema``; types that only differ in layout become the usual ones.
 
-    Args:
-        columns: a ``pyarrow.Schema``.
-        key: the names of the columns that are the key, in the order in which they are hashed.
-        defaults: by column, the value of records that are sent without it.
+    ``key``: the names of its columns, in the order in which they are hashed. ``defaults``: by
+    column, the value of records that are sent without it.
 
-    Raises:
-        InvalidSchema: a name, a type or a default is not allowed, or a key is not a column.
+    Raises InvalidSchema: a name, a type or a default is not allowed, or a key is not a column.
     """
     ids = Ids(0)
     checked = check_columns(columns, ids)

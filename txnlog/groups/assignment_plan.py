@@ -26,9 +26,7 @@ class AssignmentPlan:
 def members_that_released(group: Membership, followed: Mapping[str, int]) -> tuple[str, ...]:
     """The members that have released everything taken from them.
 
-    Args:
-        group: by its log.
-        followed: by member, the generation that it has announced.
+    ``followed``: by member, the generation that it has announced.
     """
     return tuple(
         member_id
@@ -63,11 +61,8 @@ def plan_assignment(
     its owner, the second, when the owner has released it, gives it away. With eager members, one
     that waits for all of them.
 
-    Args:
-        group: by its log.
-        followed: by member, the generation that it has announced.
-        topics: the existing ones, of all that members have subscribed to.
-        assignors: this process's.
+    ``followed``: by member, the generation that it has announced. ``topics``: the existing ones, of
+    all that members have subscribed to. ``assignors``: this process's.
     """
     if not may_assign(group, followed):
         return None

@@ -102,9 +102,7 @@ def check_assignors(given: Assignors) -> tuple[Assignor, ...]:
     """The assignors that a consumer was given, best first.
 
     Each is a name, an :class:`Assignor`, or a function, which is eager and known by its own name.
-
-    Raises:
-        InvalidOption: one is neither, is unknown, or comes twice.
+    Raises InvalidOption: one is neither, is unknown, or comes twice.
     """
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
     found = tuple(map(_check, several))

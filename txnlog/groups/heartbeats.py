@@ -78,14 +78,10 @@ class Observer:
         revoked_in: Mapping[str, int],
         timeouts_s: Mapping[str, float],
     ) -> None:
-        """Record a listing.
+        """Record a listing that began at ``began_s`` of the monotonic clock.
 
-        Args:
-            began_s: when it began, by the monotonic clock.
-            newest: by member, the last heartbeat in it.
-            revoked_in: by member that has not released what was taken from it: since which
-                generation.
-            timeouts_s: by member, how long it may be silent.
+        By member, ``newest``: the last heartbeat in it; ``revoked_in``: since which generation it
+        has not released what was taken from it; ``timeouts_s``: how long it may be silent.
         """
         passed_s = 0.0 if self._looked_at_s is None else began_s - self._looked_at_s
         self._looked_at_s = began_s

@@ -46,10 +46,8 @@ _logger = logging.getLogger(__name__)
 class JoinGroup:
     """One member that joins its group, or changes its subscription.
 
-    Args:
-        log: the group's.
-        judge: the member's description for a state; None if the state has it already; raises if it
-            may not join.
+    ``judge``: the member's description for a state; None if the state has it already; raises if it
+    may not join.
     """
 
     def __init__(self, log: GroupLog, judge: Callable[[GroupState], GroupMember | None]) -> None:

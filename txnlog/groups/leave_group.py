@@ -25,10 +25,7 @@ from txnlog.state.membership import Membership, MembersLeft, ToldAt
 class LeaveGroup:
     """One member that leaves its group.
 
-    Args:
-        log: the group's.
-        member_id: the leaving member.
-        reason: for readers of the log. Others whose requests are fulfilled get it, too.
+    ``reason``: for readers of the log. Others whose requests are fulfilled get it, too.
     """
 
     def __init__(self, log: GroupLog, member_id: str, reason: str) -> None:

@@ -220,10 +220,8 @@ class Member:
     def join(self) -> None:
         """Join the group, and assign partitions if no member has yet to release any.
 
-        May be repeated after an error.
-
-        Raises:
-            InconsistentGroupProtocol: the other members have no assignor in common with this one.
+        May be repeated after an error. Raises InconsistentGroupProtocol: the other members have no
+        assignor in common with this one.
         """
         with self._lock:
             is_repeated, self._begun = self._begun, True
@@ -376,9 +374,7 @@ class Member:
     def saw_topics(self, asked: Collection[str], topics: Mapping[str, AssignedTopic]) -> None:
         """Have partitions reassigned if topics have changed since the last assignment.
 
-        Args:
-            asked: those that were looked for, of all subscribed ones.
-            topics: those that were found.
+        ``asked``: those that were looked for, of all subscribed ones. ``topics``: those found.
         """
 
         def differs(group: Membership) -> bool:

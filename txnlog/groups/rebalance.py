@@ -148,9 +148,8 @@ class Rebalancer:
     def poll(self, reader: PartitionReader) -> None:
         """Join the group, or take this consumer's part in a rebalance. Otherwise costs nothing.
 
-        Raises:
-            FencedInstanceId: a newer consumer has taken its ``group_instance_id`` over.
-            InconsistentGroupProtocol: the members have no assignor in common.
+        Raises FencedInstanceId: a newer consumer has taken its ``group_instance_id`` over.
+        InconsistentGroupProtocol: the members have no assignor in common.
         """
         if self._calling:
             return  # a listener calls the consumer
@@ -290,10 +289,7 @@ class Rebalancer:
     ) -> bool:
         """Tell the group which topics exist; returns whether that changed this consumer's share.
 
-        Args:
-            reader: the consumer.
-            asked: the topics that were looked for, of those that it has subscribed to.
-            topics: the existing ones.
+        ``asked``: those that were looked for, of the topics that it has subscribed to.
         """
         if self._member is None:
             return False
@@ -315,9 +311,7 @@ class Rebalancer:
     def close(self, reader: PartitionReader | None = None, *, reason: str = "closed") -> None:
         """Leave the group; the partitions are revoked first. A static member stays in it.
 
-        Args:
-            reader: the consumer; None if it is gone.
-            reason: for readers of the group's log.
+        ``reader``: None if it is gone. ``reason``: for readers of the group's log.
         """
         member = self._member
         self._stop()

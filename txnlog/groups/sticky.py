@@ -18,10 +18,8 @@ def assign_sticky(
     The result is even: no partition is with a member that has two more than another reader of its
     topic. A partition moves only if its member would otherwise have more than the new one.
 
-    Args:
-        counts: of topics, their partitions.
-        subscriptions: of members, the topics that they read.
-        owned: of members, the partitions that they have now.
+    ``counts``: of topics, their partitions. Of members, ``subscriptions``: the topics that they
+    read; ``owned``: the partitions that they have now.
     """
     sharing = _Sharing(counts, subscriptions)
     for member in subscriptions:

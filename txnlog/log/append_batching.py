@@ -45,12 +45,9 @@ _logger = logging.getLogger(__name__)
 class BatchedAppend:
     """One append on its way into a topic's log.
 
-    Args:
-        log: the topic's.
-        proposals: those of the topic.
-        build: judges the append and builds it for a state; None if the state has it already.
-        begun_ms: when uploads of its segments began, by this process's clock.
-        timeout_ms: how long it goes on while others are faster.
+    ``build`` judges the append and builds it for a state; None if the state has it already.
+    ``begun_ms``: when uploads of its segments began, by this process's clock. ``timeout_ms``: how
+    long it goes on while others are faster.
     """
 
     def __init__(

@@ -168,16 +168,12 @@ class Chapters:
     def clean(self, end: int, rule: FreeingRule) -> None:
         """Close the chapters that lie before entry ``end``, and free the names of older ones.
 
-        If they are closed already, this only lists: the process that closed them has cleaned up.
-        Where names wait for their age they may be many: then the whole folder is listed, and names
-        are freed, only once in a quarter of that age.
+        Nobody needs an entry before ``end``, or a marker of one. ``rule``: when names of closed
+        chapters are freed. If they are closed already, this only lists: the process that closed
+        them has cleaned up. Where names wait for their age they may be many: then the whole folder
+        is listed, and names are freed, only once in a quarter of that age.
 
-        Args:
-            end: nobody needs an entry before it, or a marker of one.
-            rule: when names of closed chapters are freed.
-
-        Raises:
-            StorageError: nothing is lost; the next cleaning does it.
+        Raises StorageError: nothing is lost; the next cleaning does it.
         """
         end -= end % CHAPTER + rule.stay_open * CHAPTER
         if end <= 0:
@@ -223,8 +219,7 @@ class Chapters:
     def _close(self, begin: int, end: int) -> tuple[int, int] | None:
         """Put the marks for [begin, end), in order, as wide as they can be.
 
-        Returns:
-            The last one; None if another process is doing the same.
+        Returns the last one; None if another process is doing the same.
         """
         mark = None
         for _ in range(_MOST_AT_ONCE):

@@ -28,29 +28,19 @@ def create_once(
     *,
     decided: bool = False,
 ) -> bool:
-    """Put-if-absent that survives a lost response (hazard 1).
+    """Put-if-absent that survives a lost response (hazard 1): whether the object is ours.
 
     After a conflict or an error the object is read back: if it holds exactly ``data``, which
     carries a nonce of ours, the put was ours, and counts once it is certainly durable: the error
     may have been a failed sync. Putting the same bytes again is harmless, even if an earlier
     request lands late.
 
-    Args:
-        storage: where.
-        name: the object's.
-        data: its bytes.
-        clock: for the pauses between attempts.
-        built_on: names on which it depends, and which may not be durable: confirmed first, since a
-            power cut could take them and leave it.
-        decided: every process that puts this object gives it these bytes; see
-            :meth:`Storage.put_decided`.
+    ``built_on``: names on which it depends, and which may not be durable: confirmed first, since a
+    power cut could take them and leave it. ``decided``: every process that puts this object gives
+    it these bytes; see :meth:`Storage.put_decided`.
 
-    Returns:
-        True if the object is ours, False if it is another's.
-
-    Raises:
-        ObjectNotFound: one of ``built_on`` is gone; nothing was put, or only with an error.
-        StorageError: the outcome is unknown (hazard 2): it may be there now or appear later.
+    Raises ObjectNotFound: one of ``built_on`` is gone; nothing was put, or only with an error.
+    StorageError: the outcome is unknown (hazard 2): it may be there now or appear later.
     """
     put = storage.put_decided if decided else storage.put_if_absent
     pause_s = _FIRST_PAUSE_S
@@ -96,10 +86,8 @@ def create_once(
 def confirm(storage: Storage, name: str) -> None:
     """Make sure that an object of a log, which was there a moment ago, is durable.
 
-    Does nothing if it is gone: logs are cleaned only once a checkpoint replaces the entries.
-
-    Raises:
-        StorageError: it may not be durable.
+    Does nothing if it is gone: logs are cleaned only once a checkpoint replaces the entries. Raises
+    StorageError: it may not be durable.
     """
     with suppress(ObjectNotFound):
         storage.confirm(name)

@@ -12,16 +12,10 @@ from txnlog.storage.base import Storage
 
 
 def check_case(storage: Storage, folder: str, what: str, error: type[TxnlogError]) -> None:
-    """Refuse the name of a log whose folder the disk treats as another's.
+    """Raise ``error`` for the name of a log whose folder the disk treats as another's.
 
     Costs nothing if the disk distinguishes them. Two processes that create both at the same moment
-    are not noticed.
-
-    Args:
-        storage: where the log lies.
-        folder: the log's, such as ``topics/orders``.
-        what: what users call it, for the message.
-        error: what is raised.
+    are not noticed. ``folder``: the log's, such as ``topics/orders``. ``what``: what users call it.
     """
     if not storage.folds_case():
         return

@@ -68,25 +68,20 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         force: bool = False,
         refreshed: bool = False,
     ) -> int | None:
-        """Add one entry that moves these offsets; returns its number.
+        """Add one entry that moves these offsets, at least one; returns its number.
 
         Offsets of a topic that was deleted would replace those of a later topic of its name. They
         are left out, unless they are compared; None if no others are left. What they pass is made
         durable first: else a power cut could take it, and they would pass what comes in its place.
 
-        Args:
-            offsets: at least one.
-            transaction: the one that they belong to.
-            committer: the member that has read; None if it is not a member.
-            force: move them though the group has members.
-            refreshed: see :meth:`append`.
+        ``transaction``: the one that they belong to. ``committer``: the member that has read; None
+        if it is not a member. ``force``: move them though the group has members. ``refreshed``: see
+        :meth:`append`.
 
-        Raises:
-            CommitFailed: the group has moved since the offsets were read, or the committer does not
-                own one of the partitions; the subclasses tell why.
-            GroupNotEmpty: the group has members, the committer is not one, and it is not forced.
-            ConcurrentTransactions: an undecided transaction is about to move one of them.
-            StorageError: the outcome is unknown.
+        Raises CommitFailed: the group has moved since the offsets were read, or the committer does
+        not own one of the partitions; the subclasses tell why. GroupNotEmpty: the group has
+        members, the committer is not one, and it is not forced. ConcurrentTransactions: an
+        undecided transaction is about to move one of them. StorageError: the outcome is unknown.
         """
         self._confirm_ends((moved.topic, moved.partition, moved.offset) for moved in offsets)
         nonce = self.clock.token()
@@ -245,11 +240,8 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
     def delete(self, partitions: Sequence[TopicPartition] | None = None) -> None:
         """End the group's offsets: those of these partitions, or (None) all of them.
 
-        Raises:
-            GroupIdNotFound: the group has no offsets.
-            GroupNotEmpty: it has members, which read these partitions.
-            ConcurrentTransactions: an undecided transaction is about to move one of them.
-            StorageError: the outcome is unknown; repeating it does no harm.
+        Raises what :meth:`GroupState.check_deletion` does; StorageError: the outcome is unknown;
+        repeating it does no harm.
         """
         nonce = self.clock.token()
 

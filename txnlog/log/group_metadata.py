@@ -28,9 +28,8 @@ def check_offset(
 ) -> OffsetAndMetadata:
     """The offset to commit for a partition; a bare offset takes ``metadata``.
 
-    Raises:
-        InvalidOption: it is not an offset or not a partition, or the metadata is not a string.
-        OffsetMetadataTooLarge: the metadata takes more than 4096 bytes.
+    Raises InvalidOption: it is not an offset or not a partition, or the metadata is not a string.
+    OffsetMetadataTooLarge: the metadata takes more than 4096 bytes.
     """
     if not (hasattr(where, "topic") and hasattr(where, "partition")):
         raise InvalidOption(

@@ -109,12 +109,10 @@ class ManifestTable:
         entries: Mapping[int, RecentEntry],
         aborted: Iterable[int],
     ) -> ManifestTable:
-        """The rows of segments, given by partition, in ascending order.
+        """The rows of segments: partitions in order, each with its segments in order.
 
-        Args:
-            placed: partitions in order, each with its segments in order.
-            entries: what is known of the entries that have placed them.
-            aborted: those whose transaction was aborted.
+        ``entries``: what is known of the entries that have placed them. ``aborted``: those of these
+        whose transaction was aborted.
         """
         partitions: list[int] = []
         segments: list[Segment] = []
@@ -424,13 +422,11 @@ class ManifestTable:
     ) -> dict[int, ProducerState]:
         """The memory of producers after these appends.
 
-        Args:
-            expiration_ms: producers idle for this long, by the topic's own time, were forgotten.
-            before: by producer, an entry: only those before it count.
-            log_starts: where partitions begin. Of appends below that are older than the expiry only
-                the time is remembered: lists may leave them out.
-            now_ms: the topic's own time.
-            is_whole: there are no older appends of them elsewhere.
+        Producers idle for ``expiration_ms``, by the topic's own time ``now_ms``, were forgotten.
+        ``before``: by producer, an entry: only those before it count. ``log_starts``: where
+        partitions begin. Of appends below that are older than the expiry only the time is
+        remembered: lists may leave them out. ``is_whole``: there are no older appends of them
+        elsewhere.
         """
         found: dict[int, ProducerState] = {}
         rows = self.where(self.ints("producer_id") >= 0)

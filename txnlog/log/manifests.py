@@ -117,8 +117,7 @@ class Manifests:
     def newest(self) -> ManifestList | None:
         """The newest list, looked for by a listing of the folder; None if there is none.
 
-        Raises:
-            CorruptEntry: it is damaged.
+        Raises CorruptEntry: it is damaged.
         """
         for _ in range(_ATTEMPTS):
             found = [*map(names.parse_manifest_list, self._storage.list_names(self.folder))]
@@ -182,12 +181,9 @@ class Manifests:
     ) -> T | None:
         """Call ``use`` with a list of the manifests that hold what was settled, whichever is there.
 
-        Returns:
-            What that returned; None if nothing is settled.
-
-        Raises:
-            UnknownTopicOrPartition: the topic was deleted, and recreated.
-            CorruptEntry: a list or a manifest is damaged, or missing for good.
+        Returns what that returned; None if nothing is settled. Raises UnknownTopicOrPartition: the
+        topic was deleted, and recreated. CorruptEntry: a list or a manifest is damaged, or missing
+        for good.
         """
         if settled is None:
             return None
@@ -235,9 +231,7 @@ class Manifests:
     def tables(self, refs: Sequence[ManifestRef], settled: Settled) -> Iterator[ManifestTable]:
         """The content of manifests, of entries before ``settled.end``. Read in parallel.
 
-        Raises:
-            ObjectNotFound: one was superseded.
-            CorruptEntry: one is damaged.
+        Raises ObjectNotFound: one was superseded. CorruptEntry: one is damaged.
         """
         for first in range(0, len(refs), FANOUT):
             some = refs[first : first + FANOUT]
@@ -279,10 +273,7 @@ class Manifests:
         """The rewrites before entry ``settled.end``, in the order of entries.
 
         None are looked for if none can be within ``spans``: by partition, offsets [start, end).
-
-        Raises:
-            ObjectNotFound: their file was superseded.
-            CorruptEntry: it is damaged.
+        Raises ObjectNotFound: their file was superseded. CorruptEntry: it is damaged.
         """
         ref = listing.rewrites
         if ref is None or (spans is not None and not ref.touches(spans.items())):
@@ -418,10 +409,7 @@ class Manifests:
     ) -> KeptApart:
         """How far back consistent cuts look at settled appends.
 
-        Args:
-            settled: where they are.
-            topic_id: of the topic that was read.
-            before_ms: manifests are ignored while all of their appends are older.
+        Manifests are ignored while all of their appends are older than ``before_ms``.
         """
 
         def use(listing: ManifestList) -> KeptApart:
@@ -610,14 +598,13 @@ class Manifests:
     ) -> tuple[list[str], list[str]]:
         """The folder's files that are not needed according to the newest list.
 
-        Args:
-            paths: a listing of the folder, begun before this call.
-            exists: tells whether there is a topic. If not, what its list names is not needed.
-            dry_run: nothing will be deleted, so the list need not be durable.
+        ``paths``: a listing of the folder, begun before this call. ``exists`` tells whether there
+        is a topic; if not, what its list names is not needed. In a dry run nothing will be deleted,
+        so the list need not be durable.
 
-        Returns:
-            Those; and manifests of a list that is not there yet, if there is no topic. Of one that
-            exists they stay: their writer may sleep for however long, and put the newest list then.
+        Returns those; and manifests of a list that is not there yet, if there is no topic. Of one
+        that exists they stay: their writer may sleep for however long, and put the newest list
+        then.
 
         Raises CorruptEntry, StorageError.
         """

@@ -81,30 +81,20 @@ def find_records(
 ) -> PlacedRecords:
     """The segments that hold the records at some offsets.
 
-    Args:
-        manifests: of the topic.
-        settled: where the settled ones are.
-        topic_id: of the topic that was read.
-        heads: the parts of these partitions that the state itself holds.
-        spans: the offsets.
-        view_ends: by partition, where the view ends that they are looked up for, if it is one.
-        unfinished: by partition, where appends begin that must not show though they are committed.
-            Rewrites that would hide or show the wrong record for it are ignored: the segments they
-                replaced still exist.
-        rewrites_end: rewrites from this entry on are ignored, if it is given: they may lack
-            columns.
-        compactions_end: so are those from the first one on that leaves out records since this
-            entry, by partition.
-        purge_end: the entry after the topic's last purge.
-        as_rows: settled segments that were not rewritten are only in ``rows`` of the result, the
-            aborted ones among them: as objects a hundred thousand take 100 MB.
+    ``topic_id``: of the topic that was read. ``heads``: the parts of these partitions that the
+    state itself holds. ``view_ends``: by partition, where the view ends that they are looked up
+    for, if it is one. ``unfinished``: by partition, where appends begin that must not show though
+    they are committed. Rewrites that would hide or show the wrong record for it are ignored: the
+    segments they replaced still exist. Rewrites from entry ``rewrites_end`` on are ignored, too:
+    they may lack columns; and by partition those from the first one on that leaves out records
+    since ``compactions_end``. ``purge_end``: the entry after the topic's last purge. ``as_rows``:
+    settled segments that were not rewritten are only in ``rows`` of the result, the aborted ones
+    among them: as objects a hundred thousand take 100 MB.
 
-    Raises:
-        OffsetOutOfRange: records were deleted since the offsets were chosen.
-        UnknownTopicOrPartition: the topic was deleted since.
-        SnapshotExpired: records were purged after a rewrite of these offsets that is ignored; or
-            what it has replaced is not known any more.
-        CorruptEntry: a manifest is damaged.
+    Raises OffsetOutOfRange: records were deleted since the offsets were chosen.
+    UnknownTopicOrPartition: the topic was deleted since. SnapshotExpired: records were purged after
+    a rewrite of these offsets that is ignored; or what it has replaced is not known any more.
+    CorruptEntry: a manifest is damaged.
     """
     back = {
         number: (start, min(end, heads[number].first_offset))
@@ -207,18 +197,10 @@ def ignored_rewrites(
     heads: Mapping[int, PartitionHead],
     view_ends: Mapping[int, int],
 ) -> dict[int, list[Rewrite]]:
-    """The rewrites that a view ignores because it ends before what they have seen, by partition.
+    """By partition, the rewrites that a view ignores: it ends before what they have seen.
 
-    Args:
-        manifests: of the topic.
-        settled: where the settled ones are.
-        topic_id: of the topic that was read.
-        heads: the parts of these partitions that the state itself holds.
-        view_ends: by partition, where the view ends.
-
-    Raises:
-        UnknownTopicOrPartition: the topic was deleted since.
-        CorruptEntry: a manifest list, or the file of rewrites, is damaged.
+    ``heads`` and ``view_ends``: see :func:`find_records`. Raises UnknownTopicOrPartition: the topic
+    was deleted since. CorruptEntry: a manifest list, or the file of rewrites, is damaged.
     """
     known = {number: [*heads[number].rewrites] for number in view_ends}
     back = {

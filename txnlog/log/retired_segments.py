@@ -74,8 +74,7 @@ def put_notes(
 ) -> list[Note]:
     """Note that the topic does not refer to these segments; see :class:`Retired`.
 
-    Raises:
-        StorageError: some of it may be noted.
+    Raises StorageError: some of it may be noted.
     """
     notes = []
     for first in range(0, len(segments), _PER_NOTE):
@@ -89,11 +88,7 @@ def put_notes(
 
 
 def read_notes(storage: Storage, topic: str) -> list[Note]:
-    """All notes of a topic.
-
-    Raises:
-        UnsupportedVersion: a newer txnlog has put one.
-    """
+    """All notes of a topic. Raises UnsupportedVersion: a newer txnlog has put one."""
     folder = names.retired_folder(topic)
     paths = [f"{folder}/{name}" for name in storage.list_names(folder)]
     found = storage.gather([partial(_read, storage, path) for path in paths])
@@ -126,14 +121,8 @@ def check_history(storage: Storage, segments: Iterable[UploadedSegment]) -> None
 class UploadCheck:
     """Checks, before and after uploads are placed, that vacuum has not taken them for orphans.
 
-    Costs nothing while they are young.
-
-    Args:
-        storage: where they lie.
-        clock: of the process that places them.
-        topic: the topic's name.
-        segments: those to be placed.
-        begun_ms: when their uploads began, by their writers' clocks; None: not known.
+    Costs nothing while they are young. ``begun_ms``: when they began, by their writers' clocks;
+    None: not known.
     """
 
     def __init__(

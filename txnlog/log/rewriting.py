@@ -70,24 +70,16 @@ def rewrite(
 ) -> int | None:
     """Replace the segments that hold the records at some offsets, in one entry.
 
-    Args:
-        log: the topic's.
-        topic_id: of the topic that was read.
-        new: the segments uploaded for them, with the offsets that each covers.
-        read: the runs that they were made of, all decided.
-        begun_ms: when the first upload began, by the log's clock.
-        stay: how long the tombstones in ``new`` stay; None: as ``new`` says.
+    ``new``: the segments uploaded for them, with the offsets that each covers. ``read``: the runs
+    that they were made of, all decided. ``begun_ms``: when the first upload began, by the log's
+    clock. ``stay``: how long the tombstones in ``new`` stay; None: as ``new`` says. Returns the
+    entry's number; None if other segments hold the records of some run by now: then nothing was
+    done.
 
-    Returns:
-        The entry's number; None if other segments hold the records of some run by now: then nothing
-        was done.
-
-    Raises:
-        UnknownTopicOrPartition: the topic is not there any more.
-        UploadExpired: vacuum took the new segments for left behind; nothing was done.
-        StorageError: the outcome is unknown; or this process slept, and vacuum took the new
-            segments for left behind meanwhile: then the old ones hold the records again. If keys
-            were purged meanwhile, they may have records of these, and it says so.
+    Raises UnknownTopicOrPartition. UploadExpired: vacuum took the new segments for left behind;
+    nothing was done. StorageError: the outcome is unknown; or this process slept, and vacuum took
+    the new segments for left behind meanwhile: then the old ones hold the records again. If keys
+    were purged meanwhile, they may have records of these, and it says so.
     """
     placed = [place for place in new if place.stored.record_count]
     refs = [
@@ -205,10 +197,8 @@ def _place_again(
     """Let other segments, which exist, hold the records of new ones that were placed just now.
 
     The old ones if the new ones are missing. Only for runs whose records are in the new ones: later
-    rewrites of others stay, since the old segments may be gone by then.
-
-    Returns:
-        Whether any of the new ones held records still.
+    rewrites of others stay, since the old segments may be gone by then. Returns whether any of the
+    new ones held records still.
     """
     nonce = log.clock.token()
     is_needed = False

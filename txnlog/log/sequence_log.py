@@ -96,8 +96,7 @@ class SequenceLog:
     def listing(self, first: int = 0) -> Listing:
         """Everything from entry ``first`` on, in one listing.
 
-        Raises:
-            CorruptEntry: an entry has both a commit and an abort marker (invariant L3).
+        Raises CorruptEntry: an entry has both a commit and an abort marker (invariant L3).
         """
         start_after = names.log_file_prefix(first) if first > 0 else ""
         entries: list[int] = []
@@ -137,18 +136,14 @@ class SequenceLog:
         one, or side by side where requests wait. A missing entry was not put yet only if its
         chapter is found open afterwards: then its name was never freed (hazard 3).
 
-        Args:
-            next_entry: the first entry that is not known yet.
-            newest_file: the file of the one before it.
-            undecided: older entries whose markers are looked for, with their files.
+        ``next_entry``: the first one that is not known yet. ``newest_file``: the file of the one
+        before it. ``undecided``: older entries whose markers are looked for, with their files.
 
-        Returns:
-            No checkpoints, and of older entries only the undecided ones. If the last file that it
-                shows holds several entries, there may be more after them. None if a listing is
-                needed, since something is missing, or cheaper: much is new, or undecided.
+        Returns no checkpoints, and of older entries only the undecided ones. If the last file that
+        it shows holds several entries, there may be more after them. None if a listing is needed,
+        since something is missing, or cheaper: much is new, or undecided.
 
-        Raises:
-            CorruptEntry: an entry has both markers.
+        Raises CorruptEntry: an entry has both markers.
         """
         if len(undecided) > _LOOKED_FOR:
             return None

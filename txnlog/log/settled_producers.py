@@ -51,16 +51,8 @@ def settled_producer(
 
     They are read from the newest manifest back, as far as the producer was never idle; and no
     further than its last appends to each of ``partitions`` in its epoch: then it is not whole.
-    Deleted appends older than the expiry are ignored: lists may leave them out.
-
-    Args:
-        manifests: of the topic.
-        state: the topic's.
-        owner: the producer.
-        partitions: its last batches in these are needed.
-        known: its state from newer appends.
-
-    Raises CorruptEntry, StorageError.
+    Deleted appends older than the expiry are ignored: lists may leave them out. ``known``: its
+    state from newer appends. Raises CorruptEntry, StorageError.
     """
     from txnlog.log.manifest_table import ManifestTable
 

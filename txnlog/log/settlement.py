@@ -229,13 +229,9 @@ class Settlement:
     def end_left(self, head: Head, since: Moment) -> Head | None:
         """End a transaction that its producer does not end, though no entry leads to it.
 
-        Nothing was placed, say, or all markers are there: readers find nothing to do.
-
-        Returns:
-            The completed head, None if the id has moved on meanwhile.
-
-        Raises:
-            TxnlogError: it may be decided, and is not completed.
+        Nothing was placed, say, or all markers are there: readers find nothing to do. Returns the
+        completed head, None if the id has moved on meanwhile. Raises TxnlogError: it may be
+        decided, and is not completed.
         """
         if head.state.open:
             aborted = self.abort_for_another(head, since, _past_timeout(head))
@@ -251,13 +247,8 @@ class Settlement:
     def abort_for_another(self, head: Head, since: Moment, reason: str = "") -> Head | None:
         """Decide to abort another process's open transaction, and fence it.
 
-        Args:
-            head: its state.
-            since: from before that was read, see ``TransactionLog.put``.
-            reason: why, for people.
-
-        Returns:
-            The new head, or None if the id has moved on meanwhile.
+        ``since``: from before ``head`` was read, see ``TransactionLog.put``. ``reason``: for
+        people. Returns the new head, or None if the id has moved on meanwhile.
         """
         state = transitions.prepare_abort(
             head.state,
@@ -284,18 +275,12 @@ class Settlement:
         have been open: it counts as committed if a marker says so, else as aborted. This loses a
         commit that only the damaged state recorded.
 
-        Args:
-            transactional_id: the id.
-            undecided: entries of the id that are known to be undecided, in any log.
-            force: now, not only once the store's longest timeout has passed.
-            dry_run: only return the state that would be put.
+        ``undecided``: entries of the id that are known to be undecided, in any log. ``force``: now,
+        not only once the store's longest timeout has passed. Returns the state that was put, or
+        would be in a dry run, or the newest one now.
 
-        Returns:
-            The state that was put, or the newest one now.
-
-        Raises:
-            CorruptTransactionState: it is too early, or the transaction is not known.
-            StorageError: the outcome is unknown.
+        Raises CorruptTransactionState: it is too early, or the transaction is not known.
+        StorageError: the outcome is unknown.
         """
         since = self._transactions.now()
         damage = self._transactions.damage(transactional_id)
@@ -389,14 +374,10 @@ class Settlement:
         A commit is completed only when all its markers exist (invariant T4). On an abort they only
         save readers a search: entries without a marker are aborted once the id has moved on.
 
-        Args:
-            head: the prepared state.
-            since: from before that was read or put, see ``TransactionLog.put``.
-            own: the entries to mark on an abort, as far as the caller knows them; otherwise they
-                are looked for in the logs that the transaction names.
-
-        Returns:
-            The completed head, or None if the id has another owner by now.
+        ``since``: from before ``head`` was read or put, see ``TransactionLog.put``. ``own``: the
+        entries to mark on an abort, as far as the caller knows them; otherwise they are looked for
+        in the logs that the transaction names. Returns the completed head, or None if the id has
+        another owner by now.
         """
         outcome = head.state.outcome
         assert outcome is not None

@@ -177,9 +177,8 @@ class StateLog(Generic[EntryT, StateT]):
     def refresh(self) -> None:
         """Fold in the entries since the last time: one listing and the new entries.
 
-        Raises:
-            CorruptEntry: an entry is missing or damaged, and no checkpoint replaces it.
-            StorageError: others append faster than this process reads.
+        Raises CorruptEntry: an entry is missing or damaged, and no checkpoint replaces it.
+        StorageError: others append faster than this process reads.
         """
         with self.lock:
             if self._dropped:
@@ -340,9 +339,8 @@ class StateLog(Generic[EntryT, StateT]):
     ) -> dict[int, Outcome | Unsettled]:
         """What the checkpoints in a listing say about undecided entries, newest first.
 
-        Returns:
-            By entry, its outcome in any of them; else what the newest one says. An entry beyond
-            them all is left out.
+        Returns, by entry, its outcome in any of them; else what the newest one says. An entry
+        beyond them all is left out.
         """
         found: dict[int, Outcome | Unsettled] = {}
         wanted = set(numbers)
@@ -394,21 +392,16 @@ class StateLog(Generic[EntryT, StateT]):
     ) -> int | None:
         """Add the entry that ``build`` makes for the newest state, retrying lost races.
 
-        Args:
-            build: validates and returns an entry, or None to add nothing; raises to refuse.
-            refreshed: the state was refreshed just now; the first attempt does without a listing.
-            timeout_ms: how long it goes on losing races.
+        ``build`` validates and returns an entry, or None to add nothing; raises to refuse. If its
+        chapter was closed before we looked, our entry may count or not, and ``build`` is called
+        again. If it has nothing to add then, the work is done, by us or by another process.
 
-        If its chapter was closed before we looked, our entry may count or not, and ``build`` is
-        called again. If it has nothing to add then, the work is done, by us or by another process.
+        ``refreshed``: just now; the first attempt does without a listing. ``timeout_ms``: how long
+        it goes on losing races. Returns the entry's number, None if ``build`` returned None.
 
-        Returns:
-            The entry's number, None if ``build`` returned None.
-
-        Raises:
-            InvalidOption: the entry could not be read again; nothing was written.
-            StorageError: the entry may be there or appear later. The storage failed, or ``build``
-                refuses an entry that may have been placed already.
+        Raises InvalidOption: the entry could not be read again; nothing was written. StorageError:
+        the entry may be there or appear later. The storage failed, or ``build`` refuses an entry
+        that may have been placed already.
         """
         with self.lock:
             turns = Turns(self.clock, timeout_ms)
@@ -447,12 +440,10 @@ class StateLog(Generic[EntryT, StateT]):
                 turns.pause(asked=False)
 
     def put_next(self, entry: EntryT) -> int | None:
-        """Put an entry that was built for the current state, and fold it in.
+        """Put an entry that was built for the current state, and fold it in; returns its number.
 
-        Returns:
-            Its number; None if another process was first: then the state must be refreshed.
-
-        Raises what :meth:`append` does. The caller must hold the lock.
+        None if another process was first: then the state must be refreshed. Raises what
+        :meth:`append` does. The caller must hold the lock.
         """
         number, newest_file = self._state.next_entry, self._state.newest_file
         try:
@@ -482,8 +473,7 @@ class StateLog(Generic[EntryT, StateT]):
     def _encode(self, number: int, entry: EntryT) -> bytes:
         """The entry's bytes. An unreadable entry would make the log useless.
 
-        Raises:
-            InvalidOption: a value in it, given by a caller, has the wrong type.
+        Raises InvalidOption: a value in it, given by a caller, has the wrong type.
         """
         return envelope.encode_readable(
             entry,
@@ -540,8 +530,7 @@ class StateLog(Generic[EntryT, StateT]):
     def checkpoint_if_due(self) -> bool:
         """Put a checkpoint if the last one is old, and clean up; failures only delay it.
 
-        Returns:
-            Whether it was due.
+        Returns whether it was due.
         """
         return self._checkpoint_if(self._checkpoint_is_due)
 

@@ -105,9 +105,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
     ) -> None:
         """Create the topic, with checked settings and schema.
 
-        Raises:
-            TopicAlreadyExists, InvalidPartitions: nothing was written.
-            InvalidTopic: the storage treats its name as that of another.
+        Raises TopicAlreadyExists, InvalidPartitions: nothing was written. InvalidTopic: the storage
+        treats its name as that of another.
         """
         self.append(self._creation(partitions, config, schema))
 
@@ -143,23 +142,18 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         refreshed: bool = False,
         timeout_ms: int = DELIVERY_TIMEOUT_MS,
     ) -> Appended:
-        """Give uploaded segments their offsets, all in one entry.
+        """Give uploaded segments their offsets, all in one entry; a partition's in their order.
 
-        Args:
-            segments: at least one, all of this topic; a partition's are placed in this order.
-            transaction: the open transaction that they belong to, or
-            writer: the idempotent producer that wrote them.
-            since_entry: if an earlier call for these segments had an unknown outcome, a number that
-                the log had not passed by then: segments placed since are not placed again.
-            first_of_epoch: partitions that nobody has written to with the transaction's epoch.
-            refreshed: the log was refreshed just now.
-            timeout_ms: how long it goes on while other writers are faster.
+        They belong to an open ``transaction``, or ``writer``, an idempotent producer, wrote them.
+        ``since_entry``: if an earlier call for these segments had an unknown outcome, a number that
+        the log had not passed by then: segments placed since are not placed again.
+        ``first_of_epoch``: partitions that nobody has written to with the transaction's epoch.
+        ``refreshed``: just now. ``timeout_ms``: how long it goes on while other writers are faster.
 
-        Raises:
-            UnknownTopicOrPartition: the topic or a partition is not there (any more).
-            InvalidProducerEpoch, OutOfOrderSequence: see ``TopicState.check_sequences``.
-            UploadExpired: vacuum took the segments for left behind; nothing was placed.
-            StorageError: the outcome is unknown.
+        Raises UnknownTopicOrPartition: the topic or a partition is not there (any more).
+        InvalidProducerEpoch, OutOfOrderSequence: see ``TopicState.check_sequences``. UploadExpired:
+        vacuum took the segments for left behind; nothing was placed. StorageError: the outcome is
+        unknown.
         """
         begun_ms = [segment.begun_ms for segment in segments]
         refs = [segment.ref for segment in segments]
@@ -217,20 +211,13 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
     ) -> int:
         """Make segments from Kafka part of the topic, with their own offsets, in one entry.
 
-        Args:
-            topic_id: of the topic that they were uploaded for.
-            offsets: by partition, the offsets that the import brings.
-            segments: in the order of partitions and offsets.
-            begun_ms: when the first upload began, by the same clock; None: not known.
+        ``offsets``: by partition, those that the import brings. ``segments``: in the order of
+        partitions and offsets. ``begun_ms``: when the first upload began, by the same clock; None:
+        not known. Returns the entry's number.
 
-        Returns:
-            The entry's number.
-
-        Raises:
-            UnknownTopicOrPartition: the topic or a partition is not there (any more).
-            OffsetOutOfRange: a partition ends elsewhere than the import begins.
-            UploadExpired: vacuum took the segments for left behind; nothing was placed.
-            StorageError: the outcome is unknown.
+        Raises UnknownTopicOrPartition: the topic or a partition is not there (any more).
+        OffsetOutOfRange: a partition ends elsewhere than the import begins. UploadExpired: vacuum
+        took the segments for left behind; nothing was placed. StorageError: the outcome is unknown.
         """
         refs = [
             names.SegmentRef(self.name, place.partition, place.stored.name) for place in segments
@@ -319,11 +306,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
     ) -> dict[int, list[Segment]]:
         """The segments that hold the records at some offsets, by partition, aborted ones too.
 
-        Args:
-            state: this log's.
-            spans: by partition, offsets [start, end).
-
-        Raises CorruptEntry, StorageError.
+        ``spans``: by partition, offsets [start, end). Raises CorruptEntry, StorageError.
         """
         return self.find_records(state, spans).segments
 
@@ -472,8 +455,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
     def _settle(self) -> ManifestList | None:
         """Move decided appends, except the newest, to a manifest, if there are enough.
 
-        Returns:
-            The list that was put; None if there is none: too few, or another process was first.
+        Returns the list that was put; None if there were too few, or another process was first.
         """
         if not self.state.exists or self._held_back():
             return None

@@ -112,15 +112,10 @@ class TransactionLog:
     def head(self, transactional_id: str, known: int = 0) -> Head | None:
         """The newest state: one listing and one read; None if the id has none.
 
-        Entries older than one that was once found the newest are not listed again. If the oldest
-        are gone, one more listing tells whether the id has expired since.
+        Entries older than one that was once found the newest, or than ``known``, are not listed
+        again. If the oldest are gone, one more listing tells whether the id has expired since.
 
-        Args:
-            transactional_id: whose.
-            known: the number of an entry that is known to exist, to list no older ones.
-
-        Raises:
-            CorruptTransactionState: the newest state is damaged; other ids are not affected.
+        Raises CorruptTransactionState: the newest state is damaged; other ids are not affected.
         """
         log = self._log(transactional_id)
         id_ = self._known(transactional_id)
@@ -263,10 +258,8 @@ class TransactionLog:
         """Remove the log of a dead id, after a copy of its last state was put into ``expired/``.
 
         Repeating it does no harm, wherever it was interrupted. Nor does a stall: whatever the id
-        does meanwhile has higher numbers, and only what lies up to this state is deleted.
-
-        Raises:
-            StorageError: it may be half done.
+        does meanwhile has higher numbers, and only what lies up to this state is deleted. Raises
+        StorageError: it may be half done.
         """
         transactional_id = head.state.transactional_id
         kept = SequenceLog(self._storage, names.expired_log(transactional_id), self._clock)
@@ -284,15 +277,12 @@ class TransactionLog:
     ) -> bool:
         """Put ``state`` as entry ``number`` of its id's log: True if it is ours.
 
-        Args:
-            number: one more than the entry that ``state`` follows.
-            state: the next state; its nonce distinguishes it from all others.
-            since: :meth:`now` from before that entry was read, to notice a stall (hazard 3).
-            decided: it completes that entry. Nobody puts anything else there (invariant T10), so it
-                is ours also if somebody else has put it.
+        Its nonce distinguishes it from all others. ``since``: :meth:`now` from before the entry
+        that it follows was read, to notice a stall (hazard 3). ``decided``: it completes that
+        entry. Nobody puts anything else there (invariant T10), so it is ours also if somebody else
+        has put it.
 
-        Raises:
-            StorageError: the outcome is unknown (hazard 2).
+        Raises StorageError: the outcome is unknown (hazard 2).
         """
         log = self._log(state.transactional_id)
         what = f"transactional id {state.transactional_id!r}"
@@ -315,9 +305,7 @@ class TransactionLog:
         """Make sure that a state which was found in its log is durable.
 
         For callers that report it as reached, or put something elsewhere that follows from it.
-
-        Raises:
-            StorageError: it may not be durable.
+        Raises StorageError: it may not be durable.
         """
         log = self._log(head.state.transactional_id)
         log.confirm(head.number)
@@ -349,14 +337,9 @@ class TransactionLog:
         return Moment.now(self._clock)
 
     def clean(self, transactional_id: str, newest: int) -> None:
-        """Close and free what lies before the newest states of an id.
+        """Close and free what lies before ``newest``, a state of an id that was found the newest.
 
-        Args:
-            transactional_id: whose.
-            newest: the number of a state that was found the newest.
-
-        Raises:
-            StorageError: nothing is lost; the next time does it.
+        Raises StorageError: nothing is lost; the next time does it.
         """
         known = self._known(transactional_id)
         known.cleaned_at = newest

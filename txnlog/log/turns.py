@@ -25,9 +25,7 @@ _MOST_PAUSE_S = 0.25
 class Turns:
     """What one process knows of the others: the numbers lost to them, and whether they go on.
 
-    Args:
-        clock: of this process.
-        timeout_ms: how long it goes on while others are faster.
+    ``timeout_ms``: how long it goes on while others are faster.
     """
 
     def __init__(self, clock: Clock, timeout_ms: int) -> None:
@@ -71,11 +69,9 @@ class Turns:
             )
 
     def pause(self, *, asked: bool, at_once: bool = False) -> None:
-        """Wait until the next look.
+        """Wait until the next look; ``at_once``: its turn is the next but one.
 
-        Args:
-            asked: whether this process has left a request that others may carry out.
-            at_once: its turn is the next but one.
+        ``asked``: whether this process has left a request that others may carry out.
         """
         if asked:
             share = 0.0 if at_once else 0.5 + self._clock.jitter()

@@ -107,10 +107,8 @@ def look_up_needs(
     """The offsets that young transactions consumed, of the partitions of these topics.
 
     Two requests for each transactional id, one more for each further transaction of it, and one for
-    each that has moved a group's offsets. Offsets beyond the ends were set, not read up to.
-
-    Returns:
-        By transaction; None if that cannot be found out: too many, or cleaned up already.
+    each that has moved a group's offsets. Offsets beyond the ends were set, not read up to. None if
+    that cannot be found out: too many, or cleaned up already.
     """
     last, longer = readings[-1], readings[-3]
     asked: dict[str, set[TransactionKey]] = {}

@@ -35,10 +35,8 @@ class ChangedRanges:
 def ranges_since(view: TopicView, token: SnapshotToken) -> ChangedRanges:
     """The ranges of what a view has and a token's snapshot lacks.
 
-    Raises:
-        InvalidOption: the view is older, or the token not of its topic.
-        OffsetOutOfRange: some added records were deleted, or some that the token's snapshot had.
-        UnknownTopicOrPartition: the topic was recreated since.
+    Raises what :func:`added_since` does. OffsetOutOfRange: also if records were deleted that the
+    token's snapshot had.
     """
     pinned = pinned_offsets(token, view.topic, view.topic_id)
     starts = added_since(view, token)
@@ -57,16 +55,11 @@ def changed_ranges(
 ) -> ChangedRanges:
     """The ranges between two offsets of each partition, and of what was before.
 
-    Args:
-        view: a view that has both.
-        starts: by partition.
-        ends: the same.
-        first: where the log started at the moment of ``starts``; None: where it starts now.
-        entry: the first entry of the log after that moment, if it is known: compactions since then
-            do not count for what was before.
+    ``view`` has both. ``first``: where the log started at the moment of ``starts``; None: where it
+    starts now. ``entry``: the first entry of the log after that moment, if it is known: compactions
+    since then do not count for what was before.
 
-    Raises:
-        OffsetOutOfRange: records from ``first`` on were deleted.
+    Raises OffsetOutOfRange: records from ``first`` on were deleted.
     """
     added = _as_written(view.truncate({**view.end_offsets, **ends}), starts, ends, entry)
     past = []

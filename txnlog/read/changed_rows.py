@@ -154,15 +154,8 @@ def read_changes(
 ) -> Iterator[pa.RecordBatch]:
     """The changes as batches of ``columns.schema``; those of a key are in their order.
 
-    Args:
-        storage: of the store.
-        ranges: what to read.
-        columns: of the result.
-        share: of these keys alone.
-
-    Raises:
-        SnapshotExpired: compaction has left out records of it, and the segments before are gone.
-        CorruptRecord: a segment is damaged or gone.
+    Those of the keys of ``share`` alone. Raises SnapshotExpired: compaction has left out records of
+    it, and the segments before are gone. CorruptRecord: a segment is damaged or gone.
     """
     shares = [share]
     try:

@@ -40,13 +40,10 @@ def cut_views(
     It is also impossible where a cut lies before records for which compaction has left out older
     ones, and the older ones were purged, or are deleted, or soon may be.
 
-    Args:
-        logs: of the store.
-        opened: the topics, read a second time.
-        views: the topics as first pinned.
-        reaching: by topic, the first entry that may lie at or beyond an end of its view, or belong
-            to a transaction with needs.
-        needs: the offsets that transactions consumed: they are hidden with what they consumed.
+    ``opened``: the topics, read a second time. ``views``: as first pinned. ``reaching``: by topic,
+    the first entry that may lie at or beyond an end of its view, or belong to a transaction with
+    needs. ``needs``: the offsets that transactions consumed: they are hidden with what they
+    consumed.
     """
     resting = [Part(key, {}, needs=offsets) for key, offsets in (needs or {}).items()]
     ends = {

@@ -53,11 +53,7 @@ def each_record(where: TopicPartition, batch: pa.RecordBatch) -> Iterator[Consum
     """The records of a non-empty batch, each built when asked for.
 
     No Python code runs per record: the iterators below are the interpreter's own, and shared values
-    are built once.
-
-    Args:
-        where: their partition.
-        batch: with RECORD_COLUMNS as a scan has them, and any others.
+    are built once. ``batch``: with RECORD_COLUMNS as a scan has them, and any others.
     """
     offset, stamp, kind, key, value, headers = (batch.column(name) for name in RECORD_COLUMNS)
     return map(

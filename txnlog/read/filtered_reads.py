@@ -99,13 +99,9 @@ def known_of(
     offsets: tuple[int, ...],
     timestamps_ms: tuple[int, int],
 ) -> dict[str, ValueRange]:
-    """The facts about the columns with positions and times.
+    """The facts about the columns with positions and times, by the least and the largest.
 
-    Args:
-        columns: of the scan.
-        partition: that of all records.
-        offsets: the least and the largest.
-        timestamps_ms: the least and the largest; if the largest is -1 they may be unknown.
+    If the largest time is -1 they may be unknown.
     """
     microseconds = tuple(time * 1000 for time in timestamps_ms) if timestamps_ms[1] >= 0 else ()
     told = {"partition": (partition, partition), "offset": offsets, "timestamp": microseconds}

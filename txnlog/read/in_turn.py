@@ -27,11 +27,10 @@ class _Outcome(NamedTuple, Generic[T]):
 class InTurn(Generic[R, T]):
     """Iterating returns the readers; ``results`` are those of the last one returned.
 
-    Args:
-        readers: taken when it is their turn, or a little before.
-        calls_of: a reader's calls that make its results, each with its approximate size in bytes.
-            The reader is opened when the first one is asked for, in the iterating thread.
-        runs_ahead: whether a reader may be opened before it is its turn.
+    ``readers``: taken when it is their turn, or a little before. ``calls_of``: a reader's calls
+    that make its results, each with its approximate size in bytes. The reader is opened when the
+    first one is asked for, in the iterating thread. ``runs_ahead``: whether it may be opened
+    before.
     """
 
     def __init__(

@@ -57,21 +57,14 @@ def pin_topics(
     The second one is skipped for a single topic whose listing has decided nothing: its entries
     existed before it began, or are not decided.
 
-    Args:
-        logs: of the store.
-        topics: their names.
-        isolation_level: which transactions show.
-        leave_out_missing: go on with the other topics if some do not exist.
-        may_be_none: there may be no topic at all, or none be left.
-        refreshed: the topics' logs were refreshed just now, which serves as their first reading.
-        rounds: how many there may be. After fewer than three nothing is looked up: the snapshot is
-            an instant, or atomic.
-        attempts: how often to try at level ``snapshot``.
+    ``leave_out_missing``: go on with the other topics if some do not exist. ``may_be_none``: there
+    may be no topic at all, or none be left. ``refreshed``: the topics' logs, just now, which serves
+    as their first reading. ``rounds``: how many there may be. After fewer than three nothing is
+    looked up: the snapshot is an instant, or atomic. ``attempts``: at level ``snapshot``.
 
-    Raises:
-        UnknownTopicOrPartition: one of the topics does not exist, or none of them.
-        ConcurrentTransactions: at level ``snapshot``, if it cannot be told which transactions are
-            whole.
+    Raises UnknownTopicOrPartition: one of the topics does not exist, or none of them.
+    ConcurrentTransactions: at level ``snapshot``, if it cannot be told which transactions are
+    whole.
     """
     opened = list({log.name: log for log in map(logs.topic, topics)}.values())
     if not opened and not may_be_none:

@@ -58,15 +58,10 @@ class PollWait:
     ) -> T:
         """The result of ``look`` as soon as it finds something, ``nothing`` after the timeout.
 
-        Args:
-            look: looks for records.
-            nothing: what it returns if there are none.
-            timeout_ms: with 0 it looks once, however recent the last look; None: for ever.
-            attend: does before each wait what else is due, and returns when it is to be called
-                again, in s.
-
-        Raises:
-            Wakeup: :meth:`wake` was called.
+        ``nothing``: what ``look`` returns if there is nothing. ``timeout_ms``: with 0 it looks
+        once, however recent the last look; None: for ever. ``attend`` does before each wait what
+        else is due, and returns when it is to be called again, in s. Raises Wakeup: :meth:`wake`
+        was called.
         """
         until_ms = None if timeout_ms is None else self._now_ms() + timeout_ms
         while True:

@@ -42,10 +42,7 @@ class RowFilter:
         return tuple(self._columns.names)
 
     def rows(self, batch: pa.RecordBatch) -> pa.BooleanArray:
-        """Whether each row is kept; never null.
-
-        Args:
-            batch: has at least these columns.
+        """Whether each row is kept; never null. ``batch`` has at least these columns.
 
         Raises InvalidOption: the expression cannot be evaluated for these values.
         """
@@ -109,12 +106,7 @@ def _terms(name: str, bounds: ValueRange) -> list[pc.Expression]:
 def parse_filter(
     expression: object, columns: Sequence[str], field: Callable[[str], pa.Field]
 ) -> RowFilter:
-    """Check a filter over the columns of a scan, and find out which of them it needs.
-
-    Args:
-        expression: the user's.
-        columns: the existing names.
-        field: the Arrow field of a column.
+    """Check a user's filter over the columns of a scan, and find out which of them it needs.
 
     Raises InvalidOption: it is no such expression, or needs another column, or fits no type.
     """

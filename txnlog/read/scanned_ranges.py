@@ -28,11 +28,9 @@ def read_ranges(
     """Read ranges one after the other as record batches of exactly ``columns.schema``.
 
     Their requests are in flight together, if the storage makes that worthwhile: see
-    :meth:`txnlog.storage.base.Storage.run_ahead`.
-
-    Raises:
-        UnknownTopicOrPartition: the topic was deleted since the range was planned.
-        CorruptRecord: the segment is damaged or gone; the message says where.
+    :meth:`txnlog.storage.base.Storage.run_ahead`. Raises UnknownTopicOrPartition: the topic was
+    deleted since the range was planned. CorruptRecord: the segment is damaged or gone; the message
+    says where.
     """
     with closing(read_each(storage, parts, columns)) as reads:
         for _, batches in reads:

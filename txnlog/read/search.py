@@ -13,14 +13,9 @@ if TYPE_CHECKING:
 
 
 def find_records(key: bytes | None, pattern: str | None) -> pc.Expression | None:
-    """A filter for records with this key, and with a match in the key or the value.
+    """A filter over ``key`` and ``value``: this key, and a match in either; None if all match.
 
-    Args:
-        key: None: any.
-        pattern: a regular expression in RE2's syntax; None: anything.
-
-    Returns:
-        A filter over the columns ``key`` and ``value``; None if every record matches.
+    ``key``: None: any. ``pattern``: a regular expression in RE2's syntax; None: anything.
 
     Raises InvalidOption: it is not a regular expression.
     """

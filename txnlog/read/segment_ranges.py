@@ -183,11 +183,7 @@ def read_stored(
     in flight together, if the storage makes that worthwhile: see
     :meth:`txnlog.storage.base.Storage.run_ahead`. Row groups of Parquet files are decoded in
     parallel, those of the next file while the last ones of a file are; ``by_page`` only the pages
-    of the batch that is asked for.
-
-    Raises:
-        UnknownTopicOrPartition: the topic was deleted since the range was planned.
-        CorruptRecord: the segment is damaged or gone; the message says where.
+    of the batch that is asked for. Raises what ``read_ranges`` does.
     """
     together = _read_together(_joined(parts), storage.small_reads_at_once())
     calls = (call for runs in together for call in _requests(storage, runs))
@@ -556,11 +552,9 @@ def load_aborted(storage: Storage, part: SegmentRange) -> SkipBatch | None:
 def load_transaction_index(storage: Storage, part: SegmentRange) -> TransactionIndex:
     """The aborted transactions of a segment that came from Kafka.
 
-    Unlike the other indexes it is not an accelerator: without it aborted records would show.
-
-    Raises:
-        CorruptRecord: it is damaged or gone.
-        UnknownTopicOrPartition: the topic was deleted since the range was planned.
+    Unlike the other indexes it is not an accelerator: without it aborted records would show. Raises
+    CorruptRecord: it is damaged or gone. UnknownTopicOrPartition: the topic was deleted since the
+    range was planned.
     """
     known = part.segment.stored.kafka
     if known is None or not known.aborted_count:

@@ -91,8 +91,7 @@ class SnapshotToken:
     def encode(self) -> str:
         """The text: letters, digits, ``-``, ``_`` and ``.``.
 
-        Raises:
-            InvalidOption: the topics have more partitions than a token takes.
+        Raises InvalidOption: the topics have more partitions than a token takes.
         """
         topics = [msgspec.Raw(msgspec.msgpack.encode(one)) for one in self.topics.values()]
         content = msgspec.msgpack.encode(_Content(self.consistency, tuple(topics)))
@@ -110,9 +109,8 @@ class SnapshotToken:
     def decode(cls, text: str) -> SnapshotToken:
         """Decode a token.
 
-        Raises:
-            InvalidOption: it is not a token, or is damaged.
-            UnsupportedVersion: a newer txnlog has made it.
+        Raises InvalidOption: it is not a token, or is damaged. UnsupportedVersion: a newer txnlog
+        has made it.
         """
         head, dot, body = text.partition(".")
         if not (head.startswith(_PREFIX) and dot and len(text) <= _MOST_CHARACTERS):

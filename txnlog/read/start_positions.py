@@ -34,17 +34,12 @@ class StartPositions:
     def start(
         self, view: TopicView, where: TopicPartition, at: int | None, first_partitions: int
     ) -> int:
-        """Where to begin.
+        """Where to begin. ``at``: the position, or the committed offset; None: there is neither.
 
-        Args:
-            view: the topic.
-            where: one of its partitions.
-            at: the position, or the group's committed offset; None if there is neither.
-            first_partitions: how many partitions the topic had when it was first read: others were
-                added since, so nothing of them was passed on purpose.
+        ``first_partitions``: how many partitions the topic had when it was first read: others were
+        added since, so nothing of them was passed on purpose.
 
-        Raises:
-            NoOffsetForPartition, OffsetOutOfRange: the policy is none.
+        Raises NoOffsetForPartition, OffsetOutOfRange: the policy is none.
         """
         partition = view.partitions[where.partition]
         begin, log_end = partition.log_start_offset, view.log_end_offsets[where.partition]

@@ -28,9 +28,8 @@ _DATE = re.compile(r"\d{4}-", re.ASCII)
 def parse_at(at: object) -> int | SnapshotToken:
     """The moment in milliseconds since 1970, of an ISO text too, or the content of a token.
 
-    Raises:
-        InvalidOption: it is neither, or has no zone, or is damaged.
-        UnsupportedVersion: a newer txnlog has made the token.
+    Raises InvalidOption: it is neither, or has no zone, or is damaged. UnsupportedVersion: a newer
+    txnlog has made the token.
     """
     if isinstance(at, str):
         if not _DATE.match(at):
@@ -63,10 +62,9 @@ def moment_ms(moment: datetime) -> int:
 def pin_at(logs: Logs, topics: Sequence[str], at: int | SnapshotToken) -> PinnedTopics:
     """Pin topics as of a moment, in milliseconds, or by a token.
 
-    Raises:
-        UnknownTopicOrPartition: a topic does not exist, did not then, or was recreated since.
-        OffsetOutOfRange: records were deleted, or the token is ahead of the log.
-        InvalidOption: the token does not have a topic.
+    Raises UnknownTopicOrPartition: a topic does not exist, did not then, or was recreated since.
+    OffsetOutOfRange: records were deleted, or the token is ahead of the log. InvalidOption: the
+    token does not have a topic.
     """
     if isinstance(at, SnapshotToken):
         return pin_again(logs, topics, at)
@@ -274,10 +272,8 @@ def end_no_earlier(view: TopicView, token: SnapshotToken) -> TopicView:
 def added_since(view: TopicView, token: SnapshotToken) -> dict[int, int]:
     """By partition, the offset from which on a view has records that a token's snapshot lacks.
 
-    Raises:
-        InvalidOption: the view is older, or the token not of its topic.
-        OffsetOutOfRange: some added records were deleted.
-        UnknownTopicOrPartition: the topic was recreated since.
+    Raises InvalidOption: the view is older, or the token not of its topic. OffsetOutOfRange: some
+    added records were deleted. UnknownTopicOrPartition: the topic was recreated since.
     """
     ends = pinned_offsets(token, view.topic, view.topic_id).ends
     starts = {n: ends[n] if n < len(ends) else 0 for n in range(len(view.partitions))}

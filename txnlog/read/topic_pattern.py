@@ -27,10 +27,8 @@ _logger = logging.getLogger(__name__)
 class TopicPattern:
     """Finds the topics of one consumer, and tells when to look again.
 
-    Args:
-        logs: of the store.
-        pattern: what whole names of topics must match, in Python's syntax.
-        max_age_ms: how long it may take until a new topic is found.
+    ``pattern``: what whole names must match, in Python's syntax. ``max_age_ms``: how long it may
+    take until a new topic is found.
     """
 
     def __init__(self, logs: Logs, pattern: str | re.Pattern[str], max_age_ms: int) -> None:
@@ -46,12 +44,9 @@ class TopicPattern:
         return (self._logs.clock.monotonic_s() - self._looked_at_s) * 1000 >= self._max_age_ms
 
     def calls_for_look(self, known: Collection[str], named: Collection[str]) -> bool:
-        """Whether to look now: it is time, or others name an unknown topic.
+        """Whether to look now: it is time, or members of the group name an unknown topic.
 
-        Args:
-            known: the topics that are read.
-            named: those that members of the group have subscribed to; the same object as long as
-                nothing has changed.
+        ``named``: the same object as long as nothing has changed.
         """
         if self.is_due():
             return True
@@ -65,9 +60,7 @@ class TopicPattern:
     def look(self, known: Collection[str] = (), named: Iterable[str] = ()) -> tuple[str, ...]:
         """The topics that match and exist, sorted: one listing, and one for each that was unknown.
 
-        Args:
-            known: the topics that are read: the last state of their logs is relied on.
-            named: others that may exist.
+        ``known``: the last state of their logs is relied on. ``named``: others that may exist.
         """
         # A topic missing in a listing does not count as deleted: only its log says that.
         listed = {*list_topics(self._logs.storage), *named}

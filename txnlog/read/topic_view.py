@@ -191,16 +191,8 @@ class TopicView:
     def placed(self, spans: Mapping[int, tuple[int, int]]) -> PlacedSegments:
         """The segments that hold the records at some offsets, those with hidden data too.
 
-        Settled ones are read from manifests, only if the offsets reach back that far.
-
-        Args:
-            spans: by partition, offsets [start, end).
-
-        Raises:
-            OffsetOutOfRange: records were deleted since the view was pinned.
-            UnknownTopicOrPartition: the topic was deleted since.
-            SnapshotExpired: what was there cannot be told from what was purged.
-            CorruptEntry: a manifest is damaged.
+        Settled ones are read from manifests, only if the offsets reach back that far. ``spans``: by
+        partition, offsets [start, end). Raises what ``find_records`` does.
         """
         found = self._find(spans)
         hidden = self.hidden_entries | found.aborted if self.hides_aborted else self.hidden_entries

@@ -33,14 +33,11 @@ def hide_effects(
 ) -> tuple[set[Hashable], bool]:
     """Hide what rests on hidden units, until nothing changes.
 
-    Args:
-        units: that are committed, the hidden ones too.
-        hidden: those that are not whole, so they were committed after the reading had begun: what
-            was known one reading earlier does not rest on them.
-        ends: of the partitions at the reading.
+    ``units``: that are committed, the hidden ones too. ``hidden``: those that are not whole, so
+    they were committed after the reading had begun: what was known one reading earlier does not
+    rest on them. ``ends``: of the partitions at the reading.
 
-    Returns:
-        All that is hidden, and whether what is left is certain to rest on nothing of it.
+    Returns all that is hidden, and whether what is left is certain to rest on nothing of it.
     """
     known = [*units]
     least: dict[TopicPartition, int] = {}

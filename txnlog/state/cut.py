@@ -38,10 +38,8 @@ def consistent_cut(
 ) -> dict[TopicPartition, int]:
     """Shrink ``ends`` until every unit lies wholly below or wholly beyond them.
 
-    Args:
-        ends: the end of each partition; any other partition was added later, and ends at 0.
-        parts: the visible and undecided appends that may lie on both sides; aborted ones are
-            left out, because nobody sees them.
+    Any other partition was added later, and ends at 0. ``parts``: the visible and undecided appends
+    that may lie on both sides; aborted ones are left out, because nobody sees them.
     """
     cut = dict(ends)
     by_unit: dict[Hashable, list[Part]] = {}

@@ -31,8 +31,7 @@ T = TypeVar("T")
 def encode(value: msgspec.Struct) -> bytes:
     """Serialise a struct with its format version and checksum, ending in a newline.
 
-    Raises:
-        CorruptEntry: it is larger than what :func:`decode` takes of its kind.
+    Raises CorruptEntry: it is larger than what :func:`decode` takes of its kind.
     """
     body = msgspec.json.encode(value)[1:] + b"\n"
     data = b'{"format":%d,"checksum":"%08x",' % (FORMAT_VERSION, crc32c(body)) + body
@@ -44,8 +43,7 @@ def encode(value: msgspec.Struct) -> bytes:
 def encode_readable(value: T, decoder: msgspec.json.Decoder[T], what: str, path: str) -> bytes:
     """Serialise what callers have given values for: what nobody can read makes a log useless.
 
-    Raises:
-        InvalidOption: a value has the wrong type, or is over a limit; ``what`` it is of.
+    Raises InvalidOption: a value has the wrong type, or is over a limit; ``what`` it is of.
     """
     try:
         data = encode(cast("msgspec.Struct", value))
@@ -84,11 +82,9 @@ def is_sound(data: bytes) -> bool:
 def decode(data: bytes, decoder: msgspec.json.Decoder[T], path: str) -> T:
     """Check and decode what :func:`encode` wrote.
 
-    What it says is within the limits of the struct's types (``txnlog/limits.py``).
-
-    Raises:
-        UnsupportedVersion: a newer txnlog wrote it.
-        CorruptEntry: anything else is wrong; the message names ``path``.
+    What it says is within the limits of the struct's types (``txnlog/limits.py``). Raises
+    UnsupportedVersion: a newer txnlog wrote it. CorruptEntry: anything else is wrong; the message
+    names ``path``.
     """
     version = _FORMAT.match(data)
     if version and int(version[1]) > FORMAT_VERSION:

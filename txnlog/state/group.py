@@ -301,10 +301,9 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
 
         The members with the ids ``dead`` do not count.
 
-        Raises:
-            GroupIdNotFound: the group has no offsets.
-            GroupNotEmpty: it has members, which read these partitions.
-            ConcurrentTransactions: an undecided transaction is about to move one of them.
+        Raises GroupIdNotFound: the group has no offsets. GroupNotEmpty: it has members, which read
+        these partitions. ConcurrentTransactions: an undecided transaction is about to move one of
+        them.
         """
         members = [held.member for id_, held in self.membership.members.items() if id_ not in dead]
         read = {topic for member in members for topic in member.topics}
@@ -335,11 +334,10 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
     ) -> None:
         """Raise unless these offsets may be committed now (invariants G1, G2 and M3).
 
-        Raises:
-            ConcurrentTransactions: an undecided transaction holds one of the partitions.
-            CommitFailed: the group has moved since the offsets were read, or the committer does not
-                own a partition: the subclass tells why.
-            GroupNotEmpty: it has members, and the committer is not one.
+        Raises ConcurrentTransactions: an undecided transaction holds one of the partitions.
+        CommitFailed: the group has moved since the offsets were read, or the committer does not own
+        a partition: the subclass tells why. GroupNotEmpty: it has members, and the committer is not
+        one.
         """
         partitions = [TopicPartition(moved.topic, moved.partition) for moved in offsets]
         self.membership.check_commit(group_id, committer, partitions, force=force)

@@ -138,13 +138,8 @@ def tail_to_join(counts: Sequence[int], new: int, *, fanout: int, most: int) -> 
     """How many of the last manifests are merged with ``new`` more segments.
 
     As in a log-structured merge tree each segment is rewritten once per level: manifests of similar
-    size are merged when there are ``fanout`` of them.
-
-    Args:
-        counts: how many segments each manifest holds, in order.
-        new: how many segments follow them.
-        fanout: how many manifests become one.
-        most: a manifest with this many segments is not merged any further.
+    size are merged when there are ``fanout`` of them. ``counts``: how many segments each holds, in
+    order; one with ``most`` is not merged any further.
     """
     joined, total = 0, new
     while True:

@@ -467,12 +467,10 @@ class Membership(msgspec.Struct, omit_defaults=True):
     ) -> None:
         """Raise unless the offsets of these partitions may be moved (invariant M3).
 
-        Raises:
-            GroupNotEmpty: there are members, ``committer`` is not one, and it is not forced.
-            UnknownMemberId, FencedInstanceId: the committer is no longer a member.
-            IllegalGeneration: a partition was given to another member, or again, since.
-            RebalanceInProgress: the partitions are about to be assigned.
-            CommitFailed: a partition is not the committer's.
+        Raises GroupNotEmpty: there are members, ``committer`` is not one, and it is not forced.
+        UnknownMemberId, FencedInstanceId: the committer is no longer a member. IllegalGeneration: a
+        partition was given to another member, or again, since. RebalanceInProgress: the partitions
+        are about to be assigned. CommitFailed: a partition is not the committer's.
         """
         if committer is None:
             if self.members and not force:

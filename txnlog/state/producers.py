@@ -179,15 +179,10 @@ def pass_time(
     right again, it goes on from where it is: so it never runs backwards, and does not stand still
     until the right clocks have caught up.
 
-    Args:
-        times: those in the newest appends, oldest first.
-        clock_ms: the time that most clocks had last reached; -1 if not known.
-        time_ms: the topic's own time.
-        at_ms: the time in the new append.
-        back_ms: how far clocks must go back to count as corrected, and not just uneven.
-
-    Returns:
-        The first three as they are after that append.
+    ``times``: those in the newest appends, oldest first. ``clock_ms``: the time that most clocks
+    had last reached; -1 if not known. ``time_ms``: the topic's own time. ``at_ms``: the time in the
+    new append. ``back_ms``: how far clocks must go back to count as corrected, and not just uneven.
+    Returns the first three as they are after that append.
     """
     times = [*times, at_ms][-TIMED_APPENDS:]
     full = len(times) == TIMED_APPENDS

@@ -109,16 +109,9 @@ def combine(
     """The file after ``state`` that places an append and others' proposals, as far as they fit.
 
     It is one entry if none of them has a transaction; else each is an entry, with its own outcome.
-
-    Args:
-        state: what the entry follows.
-        own: built for this state; it comes first.
-        proposals: of others, or of ``own``.
-        nonce: of the file, if it has several appends.
-        at_ms: likewise its time.
-
-    Returns:
-        The file to put, and the proposals that it places.
+    ``own``: built for this state; it comes first. ``proposals``: of others, or of ``own``.
+    ``nonce``, ``at_ms``: of the file, if it has several appends. Returns it, and the proposals that
+    it places.
     """
     ends = {place.partition: place.end_offset for place in own.segments}
     first_owner = owner_of(own)

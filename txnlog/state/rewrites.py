@@ -70,14 +70,11 @@ class Rewrite(msgspec.Struct, frozen=True, array_like=True):
         return self.segment.source_entry >= entry and special is not None and special.is_compacted
 
     def holds_for(self, view_end: int | None, unfinished: Iterable[int]) -> bool:
-        """Whether it applies to a view of the partition up to an offset, without some appends.
+        """Whether it applies to a view of the partition up to an offset (None: the log's end).
 
-        Not if a newer record of a key, for which an older one was left out, is not in the view; nor
-        if it holds records that must not show: then the replaced segments apply.
-
-        Args:
-            view_end: the end of the view; None: the log's.
-            unfinished: where appends begin that the view hides, though they are committed.
+        ``unfinished``: where appends begin that the view hides, though they are committed. Not if a
+        newer record of a key, for which an older one was left out, is not in the view; nor if it
+        holds records that must not show: then the replaced segments apply.
         """
         special = self.segment.stored.rewritten
         judged_end = special.judged_end if special else 0
@@ -190,11 +187,7 @@ def records_in(
 ) -> list[Segment]:
     """The segments of a partition that hold the records of [start, end), in order.
 
-    Args:
-        segments: all that were appended there, in order.
-        rewrites: all of the partition.
-        start: the first offset.
-        end: behind the last one.
+    ``segments``: all that were appended there, in order. ``rewrites``: all of the partition.
     """
     held = resolve(rewrites)
     if not held:
@@ -243,16 +236,9 @@ def still_of_use(
     Readers that are pinned to an earlier moment read the segments of that time. A purge stays until
     another one replaces it: its records must show to nobody, whatever else a reader ignores.
 
-    Args:
-        rewrites: in the order of entries.
-        starts: the log start offsets by partition; rewrites below are dropped.
-        since_ms: rewrites that were replaced before that time are dropped.
-
-    Returns:
-        Those; and by partition of which some were replaced and dropped, the newest entry that may
-        have replaced one.
-
-    Raises what :func:`untrimmed` does.
+    ``rewrites``: in the order of entries; those below ``starts`` are dropped, and those that were
+    replaced before ``since_ms``. Returns the others; and by partition of which some were replaced
+    and dropped, the newest entry that may have replaced one. Raises what :func:`untrimmed` does.
     """
     # By partition, the spans of those in force for long enough: no two spans touch.
     in_order = sorted(untrimmed(rewrites, starts), key=lambda rewrite: rewrite.entry)

@@ -18,11 +18,8 @@ def cut_at_time(
 ) -> dict[TopicPartition, int]:
     """Shrink ``ends`` until nothing before them is later than a time, and units are whole.
 
-    Args:
-        ends: the end of each partition now; any other partition was added later, and ends at 0.
-        parts: all appends that may be later, and those of their units that may be earlier; without
-            aborted ones.
-        at_ms: the time, by the same clock as the parts' own.
+    Any other partition was added later, and ends at 0. ``parts``: all appends that may be later,
+    and those of their units that may be earlier; without aborted ones. ``at_ms``: by their clock.
     """
     known = [*parts]
     cut = dict(ends)

@@ -379,12 +379,8 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         """Drop the appends before ``settled.end``, which are decided and in manifests.
 
         Producers that manifests may not know in full stay here: their records were deleted before
-        they were settled.
-
-        Args:
-            settled: where they are.
-            left_out_below: by partition, an offset below which manifests may lack segments.
-            kept_producers: these also stay.
+        they were settled; and so do ``kept_producers``. ``left_out_below``: by partition, an offset
+        below which manifests may lack segments.
         """
         starts = {number: part.log_start_offset for number, part in enumerate(self.partitions)}
         for number, start in (left_out_below or {}).items():
@@ -445,13 +441,8 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         """Where entries from ``first_entry`` on have placed segments with these names.
 
         Names are unique, so this recognises an append whatever is remembered of its producer.
-
-        Args:
-            first_entry: older entries are ignored.
-            names: by partition, the name of a segment.
-
-        Returns:
-            The base offsets by partition: empty if none was placed; an append places all or none.
+        Returns the base offsets by partition: empty if none was placed; an append places all or
+        none.
         """
         found = {}
         for partition, name in names.items():
@@ -505,22 +496,15 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     ) -> dict[int, int] | None:
         """Judge one append of an idempotent producer (invariant L4). Changes nothing.
 
-        Args:
-            topic: for messages.
-            producer: the one that appends.
-            batches: by partition, (base sequence, record count).
-            names: by partition, the name of the first segment. An append is a repeat only if they
-                are those that were placed, since names are unique and sequences are not: a copied
-                process goes on counting. None: the sequences must suffice.
+        ``batches``: by partition, (base sequence, record count). ``names``: by partition, the name
+        of the first segment. An append is a repeat only if they are those that were placed, since
+        names are unique and sequences are not: a copied process goes on counting. None: the
+        sequences must suffice. Returns None if the append is new; if it repeats a recent one, the
+        offsets of that one.
 
-        Returns:
-            None if the append is new; if it repeats a recent one, the offsets of that one.
-
-        Raises:
-            InvalidProducerEpoch: the topic has seen a newer epoch.
-            OutOfOrderSequence: neither the next sequence nor that of a recent batch, or that of
-                another process's batch.
-            InvalidTxnState: the producer has an open transaction, and this is not part of it.
+        Raises InvalidProducerEpoch: the topic has seen a newer epoch. OutOfOrderSequence: neither
+        the next sequence nor that of a recent batch, or that of another process's batch.
+        InvalidTxnState: the producer has an open transaction, and this is not part of it.
         """
 
         def is_same(partition: int, batch: SequenceRange) -> bool:

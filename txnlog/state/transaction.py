@@ -231,9 +231,8 @@ def decide_entry(
 ) -> Outcome | Literal["past"] | None:
     """Rule b of how a reader decides an entry that has no marker (invariant T5).
 
-    Returns:
-        The outcome if ``state`` holds it, None if the transaction is open, or ``"past"`` if the id
-        has moved on (or is gone): then a marker was written before, or the entry is from a zombie.
+    The outcome if ``state`` holds it, None if the transaction is open, or ``"past"`` if the id has
+    moved on (or is gone): then a marker was written before, or the entry is from a zombie.
     """
     if state is None or state.ref.key != transaction.key:
         return "past"

@@ -116,11 +116,8 @@ class Coordinator:
     def initialize(self, *, check: Callable[[TransactionState], None] | None = None) -> None:
         """Take the id over: end an older instance's transaction, and fence it.
 
-        Args:
-            check: called with the id's newest state before anything is put; raises to refuse.
-
-        Raises:
-            StorageError: it can be called again, and continues where it stopped.
+        ``check``: called with the id's newest state before anything is put; raises to refuse.
+        Raises StorageError: it can be called again, and continues where it stopped.
         """
         logs = self._logs
         transactions, settlement, clock = logs.transactions, logs.settlement, logs.clock
@@ -187,8 +184,7 @@ class Coordinator:
     def resume(self) -> None:
         """Go on with the open transaction of this id, begun by another process of the same job.
 
-        Raises:
-            InvalidTxnState: there is no open transaction.
+        Raises InvalidTxnState: there is no open transaction.
         """
         self._since = self._logs.transactions.now()
         head = self._logs.transactions.describe(self.transactional_id)
@@ -253,24 +249,17 @@ class Coordinator:
     ) -> Placed:
         """Append to the logs of topics and groups, joining them to the transaction first.
 
-        Args:
-            segments: by topic, the uploaded segments, at least one each.
-            offsets: by group, the offsets to commit, at least one each.
-            committers: by group, the member that has read; only members may move a group that has
-                any.
-            count: has the uploads count, before anything names them; see Storage.count_later.
+        At least one segment for each topic, and one offset for each group. ``committers``: by
+        group, the member that has read; only members may move a group that has any. ``count`` has
+        the uploads count, before anything names them; see Storage.count_later. Returns, by
+        partition, the offsets that its segments were given.
 
-        Returns:
-            By partition, the offsets that its segments were given.
-
-        Raises:
-            ProducerFenced: a newer instance has taken over, or the transaction has timed out.
-            InvalidTxnState: it is open for longer than any may be, though nobody has ended it.
-            CommitFailed, ConcurrentTransactions, GroupNotEmpty: the group's offsets cannot be
-                moved.
-            UnknownTopicOrPartition: a topic is not there (any more), or is another one than that
-                to which the transaction has appended before.
-            TxnlogError: anything else that leaves only abort.
+        Raises ProducerFenced: a newer instance has taken over, or the transaction has timed out.
+        InvalidTxnState: it is open for longer than any may be, though nobody has ended it.
+        CommitFailed, ConcurrentTransactions, GroupNotEmpty: the group's offsets cannot be moved.
+        UnknownTopicOrPartition: a topic is not there (any more), or is another one than that to
+        which the transaction has appended before. TxnlogError: anything else that leaves only
+        abort.
         """
         offsets, committers = offsets or {}, committers or {}
         topics = {name: self._logs.topic(name) for name in segments}
@@ -398,14 +387,11 @@ class Coordinator:
     def commit(self, *, version: Version | None = None) -> None:
         """Decide to commit everything that was placed, write the markers, complete.
 
-        After an unknown outcome this may be called again, and reports the true one.
+        After an unknown outcome this may be called again, and reports the true one. ``version``: an
+        idempotence version, recorded by the commit, even if nothing was placed.
 
-        Args:
-            version: an idempotence version, recorded by the commit, even if nothing was placed.
-
-        Raises:
-            ProducerFenced: nothing was committed.
-            CommitStateUnknown: the storage failed during the decision.
+        Raises ProducerFenced: nothing was committed. CommitStateUnknown: the storage failed during
+        the decision.
         """
         if Outcome.ABORT in (self.decided, self._decision and self._decision.state.outcome):
             raise InvalidTxnState(
@@ -433,13 +419,9 @@ class Coordinator:
     def abort(self) -> Outcome:
         """Decide to abort, write the markers, complete. Does nothing if nothing was begun.
 
-        Returns:
-            How the transaction has ended: ``COMMIT`` if an earlier commit, whose outcome was
-            unknown, has in truth succeeded.
-
-        Raises:
-            ProducerFenced: a newer instance has taken over; it aborts or has aborted this.
-            CommitStateUnknown: the storage failed during the decision.
+        Returns how the transaction has ended: ``COMMIT`` if an earlier commit, whose outcome was
+        unknown, has in truth succeeded. Raises ProducerFenced: a newer instance has taken over; it
+        aborts or has aborted this. CommitStateUnknown: the storage failed during the decision.
         """
         self._find_lost_begin()
         if self.decided is Outcome.COMMIT:

@@ -223,13 +223,10 @@ def make_partitioner(
     *,
     token: Callable[[], str] | None = None,
 ) -> Partitioner:
-    """A partitioner for one topic.
+    """A partitioner for one topic, of what :func:`check_partitioner` returned.
 
-    Args:
-        chosen: the result of :func:`check_partitioner`.
-        partitions: how many the topic has.
-        first: the partition of the first record without a key, if those go round robin.
-        token: chance, as hex digits; if left out, chance is the same for the same ``first``.
+    ``first``: the partition of the first record without a key, if those go round robin. ``token``:
+    chance, as hex digits; if left out, chance is the same for the same ``first``.
     """
     if not isinstance(chosen, str) or ":" in chosen:
         return FunctionPartitioner(chosen, partitions)
@@ -274,11 +271,8 @@ def choose_partitions(
 ) -> Int32Array:
     """The partition of each record: the explicit one, else the partitioner's.
 
-    Args:
-        keys: of the records, binary.
-        explicit: int32, null where there is none; None if no record has one.
-        partitioner: sees the records without an explicit partition, and no others.
-        records: all of their columns, for a user's own partitioner.
+    ``explicit``: int32, null where there is none; None if no record has one. ``partitioner`` sees
+    the others alone. ``records``: all of their columns, for a user's own partitioner.
     """
     if explicit is None or explicit.null_count == len(explicit):
         return partitioner(keys, records)

@@ -82,9 +82,8 @@ class PlainWriter:
     def place(self) -> dict[TopicPartition, range]:
         """Place the pending segments of the first topic.
 
-        Raises:
-            CommitStateUnknown: they stay pending, and may have been placed; call again.
-            TxnlogError: they were refused. They stay pending, too: give them up.
+        Raises CommitStateUnknown: they stay pending, and may have been placed; call again.
+        TxnlogError: they were refused. They stay pending, too: give them up.
         """
         waiting = self._pending[0]
         try:

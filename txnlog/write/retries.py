@@ -58,11 +58,9 @@ class Retries:
     ) -> T:
         """Call until it succeeds, fails for another reason, or there is no time for another try.
 
-        Args:
-            clock: to wait with.
-            storage: what is called; it waits itself for roots of a replicated store.
-            call: may be repeated after a StorageError or CommitStateUnknown.
-            at_most_ms: a shorter time than the delivery timeout.
+        ``storage``: what is called; it waits itself for roots of a replicated store. ``call``: may
+        be repeated after a StorageError or CommitStateUnknown. ``at_most_ms``: a shorter time than
+        the delivery timeout.
         """
         limit_ms = self.delivery_timeout_ms
         if at_most_ms is not None:

@@ -68,9 +68,7 @@ _FILES_AT_ONCE = 128
 class _Sink:
     """The destination of a segment's batches. They wait while they are few enough to share a file.
 
-    Args:
-        begin: begins a file for the segment alone.
-        may_wait: whether the segment may share a file at all.
+    ``begin`` begins one for the segment alone. ``may_wait``: whether it may share one at all.
     """
 
     def __init__(self, begin: Callable[[], Upload], may_wait: Callable[[], bool]) -> None:
@@ -260,15 +258,11 @@ class SegmentUploader:
         return self._spec.topic
 
     def write(self, records: pa.RecordBatch, partitions: npt.NDArray[np.int32]) -> None:
-        """Add records, each to its partition.
+        """Add records, each to its partition, which must be in range.
 
-        Args:
-            records: of exactly RECORD_SCHEMA, or of a typed topic's record columns.
-            partitions: int32, the partition of each record, all of them in range.
-
-        Raises:
-            RecordTooLarge: a record exceeds the topic's ``max.message.bytes``.
-            StorageError: the upload failed; only :meth:`discard` makes sense now.
+        ``records``: of exactly RECORD_SCHEMA, or of a typed topic's record columns. Raises
+        RecordTooLarge: a record exceeds the topic's ``max.message.bytes``. StorageError: the upload
+        failed; only :meth:`discard` makes sense now.
         """
         if records.num_rows == 0:
             return

@@ -22,16 +22,11 @@ def new_segment_writer(
     max_record_bytes: int | None = None,
     producer: ProducerRef | TransactionRef | None = None,
 ) -> SegmentWriter:
-    """The writer of a new segment.
+    """The writer of a new segment; if it becomes a Parquet file ``names.parquet_name`` of ``name``.
 
-    Args:
-        sink: receives its bytes.
-        spec: the topic.
-        partition: of the topic.
-        name: the segment's; if it becomes a Parquet file ``names.parquet_name`` of it.
-        stores_offsets: its records may have offsets with gaps.
-        max_record_bytes: instead of the topic's ``max.message.bytes``.
-        producer: whose records they are; None: not known, or those of several.
+    ``stores_offsets``: its records may have offsets with gaps. ``max_record_bytes``: instead of the
+    topic's ``max.message.bytes``. ``producer``: whose records they are; None: not known, or those
+    of several.
     """
     config = TopicConfig.of(spec.config)
     return SegmentWriter(

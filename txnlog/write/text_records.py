@@ -62,14 +62,10 @@ class LineFormat:
 def read_lines(
     stream: BufferedReader | PacedStream, line_format: LineFormat, *, max_line_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """One record a line; the last one need not end in a newline.
+    """One record a line, in ``key``, ``value``, ``headers``; the last need not end in a newline.
 
-    Returns:
-        Batches with the columns ``key``, ``value`` and ``headers``.
-
-    Raises:
-        InvalidRecord: a line has no delimiter, or no headers before it; the message has its number.
-        RecordTooLarge: a line is longer than ``max_line_bytes``.
+    Raises InvalidRecord: a line has no delimiter, or no headers before it; the message has its
+    number. RecordTooLarge: a line is longer than ``max_line_bytes``.
     """
     first = 1
     for chunk in read_line_chunks(stream, max_line_bytes):
@@ -297,21 +293,13 @@ def read_json_lines(
 
     Bytes are a string (UTF-8), ``{"base64": "..."}``, ``{"hex": "..."}`` or null. ``value`` is
     required. ``topic``, ``offset`` and ``timestamp_type`` are ignored; any other key is refused,
-    and so is a key given twice, unless it is ignored. Empty lines are skipped.
+    and so is a key given twice, unless it is ignored. Empty lines are skipped. ``headers``: more
+    for every record. ``partition_count``: if given, a line whose partition is not below it is
+    refused. ``keys_alone``: only the keys count, so a line may lack a value. Batches have the
+    columns ``key``, ``value``, ``headers``, ``timestamp``, ``partition``.
 
-    Args:
-        stream: the lines.
-        headers: more headers for every record.
-        max_line_bytes: how long a record may be.
-        partition_count: if given, a line whose partition is not below it is refused.
-        keys_alone: only the keys count, so a line may lack a value.
-
-    Returns:
-        Batches with the columns ``key``, ``value``, ``headers``, ``timestamp``, ``partition``.
-
-    Raises:
-        InvalidRecord: a line is not such an object; the message has its number.
-        RecordTooLarge: a line is far longer than ``max_line_bytes``.
+    Raises InvalidRecord: a line is not such an object; the message has its number. RecordTooLarge:
+    a line is far longer than ``max_line_bytes``.
     """
     decoder: msgspec.json.Decoder[_JsonRecord | _JsonKey]
     decoder = msgspec.json.Decoder(_JsonRecord)
@@ -349,14 +337,9 @@ def read_json_values(
 ) -> Iterator[pa.RecordBatch]:
     """One JSON text of any shape per line, taken as the value, with this key and headers.
 
-    Empty lines are skipped.
-
-    Returns:
-        Batches with the columns ``key``, ``value`` and ``headers``.
-
-    Raises:
-        InvalidRecord: a line is not JSON; the message has its number.
-        RecordTooLarge: a line is longer than ``max_line_bytes``.
+    Empty lines are skipped. Batches have the columns ``key``, ``value`` and ``headers``. Raises
+    InvalidRecord: a line is not JSON; the message has its number. RecordTooLarge: a line is longer
+    than ``max_line_bytes``.
     """
     decoder = msgspec.json.Decoder(msgspec.Raw)
     line_format = LineFormat(key=key, headers=headers)
@@ -388,10 +371,8 @@ def stop_before_large(
 ) -> Iterator[pa.RecordBatch]:
     """The batches, up to the first record that is too large for a topic, typed or not.
 
-    A producer that meets one in a batch loses the records buffered with it.
-
-    Raises:
-        RecordTooLarge: there is one; the message has its number among the records.
+    A producer that meets one in a batch loses the records buffered with it. Raises RecordTooLarge:
+    there is one; the message has its number among the records.
     """
     before = 0
     for batch in batches:

@@ -243,10 +243,8 @@ class TopicBuffer:
         """The topic's metadata, refreshed unless it cannot be read.
 
         Records buffered for a topic that was recreated are refused when they are placed: while
-        there are any, it stays that of the old one.
-
-        Raises:
-            UnknownTopicOrPartition: the topic was deleted.
+        there are any, it stays that of the old one. Raises UnknownTopicOrPartition: the topic was
+        deleted.
         """
         self._note_refresh()
         try:

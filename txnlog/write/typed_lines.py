@@ -57,22 +57,12 @@ def read_typed_lines(
 
     Columns may be left out as in ``Producer.send``; besides them there may be ``_timestamp`` (in
     RFC 3339, or milliseconds), ``_headers``, ``_partition`` and ``_deleted``. No object may have a
-    key twice. Empty lines are skipped.
+    key twice. Empty lines are skipped. ``headers``: more for every record. ``partition_count``: if
+    given, a line whose partition is not below it is refused. ``Producer.send_batch`` takes the
+    batches.
 
-    Args:
-        stream: the lines.
-        topic: its name, for messages.
-        schema: its columns.
-        headers: more headers for every record.
-        max_line_bytes: how long a record may be.
-        partition_count: if given, a line whose partition is not below it is refused.
-
-    Returns:
-        Batches that ``Producer.send_batch`` takes.
-
-    Raises:
-        InvalidRecord: a line is no such object; the message has its number.
-        RecordTooLarge: a line is far longer than ``max_line_bytes``.
+    Raises InvalidRecord: a line is no such object; the message has its number. RecordTooLarge: a
+    line is far longer than ``max_line_bytes``.
     """
     lines = _TypedLines(TypedRecords(topic, schema), headers, partition_count)
     number = 0

@@ -50,10 +50,8 @@ class TypedRecords:
 
         Columns may come in any order, with ``_timestamp`` (any unit, or int64 ms), ``_headers`` and
         ``_deleted`` optional; nullable ones may be left out. Types may differ if no value changes.
-        A record that deletes keeps only its key.
-
-        Raises:
-            InvalidRecord: names the column, and the first row that is wrong.
+        A record that deletes keeps only its key. Raises InvalidRecord: names the column, and the
+        first row that is wrong.
         """
         names = batch.schema.names
         self.check_names(names)
