@@ -278,7 +278,7 @@ def _measure_values(array: pa.Array) -> Int64Array:
     kind = array.type
     if pa.types.is_binary_view(kind) or pa.types.is_string_view(kind):
         return _measure_views(array) + _OFFSET_BYTES
-    if _is_text_or_bytes(kind):
+    if is_text(kind) or is_bytes(kind):
         lengths = pc.binary_length(array)
         if lengths.null_count:
             lengths = pc.fill_null(lengths, 0)
@@ -328,15 +328,18 @@ def _measure_lists(array: pa.Array) -> Int64Array:
     return np.diff(ends) + _OFFSET_BYTES
 
 
-def _is_text_or_bytes(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
+
+
+def is_bytes(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_binary(kind)
-        or pa.types.is_string(kind)
         or pa.types.is_large_binary(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_fixed_size_binary(kind)
         or pa.types.is_binary_view(kind)
-        or pa.types.is_string_view(kind)
+        or pa.types.is_fixed_size_binary(kind)
     )
 
 
@@ -354,7 +357,7 @@ def _normalize_binary(name: str, array: pa.Array) -> pa.Array:
     if pa.types.is_binary(kind):
         return array
     value_type = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if not (_is_text_or_bytes(value_type) or pa.types.is_null(value_type)):
+    if not (is_text(value_type) or is_bytes(value_type) or pa.types.is_null(value_type)):
         raise UnsupportedRecordFormat(
             f"column {name!r} is {kind}; a string or binary type is needed: encode it first"
         )

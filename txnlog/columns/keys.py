@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from txnlog.segments.records import is_bytes, is_text
+
 Hashes = npt.NDArray[np.uint32]
 
 _SEED = np.uint32(0x9747B28C)
@@ -67,19 +69,6 @@ def _fixed(values: npt.NDArray[Any], form: str) -> pa.Array:
         pa.binary(width), len(values), [None, pa.py_buffer(rows.tobytes())]
     )
     return fixed.cast(pa.binary())
-
-
-def is_text(kind: pa.DataType) -> bool:
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-
-
-def is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_binary_view(kind)
-        or types.is_fixed_size_binary(kind)
-    )
 
 
 def home_of(keys: pa.Array, partitions: int) -> npt.NDArray[np.int32]:

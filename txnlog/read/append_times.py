@@ -69,7 +69,7 @@ class AppendTimes:
         rows = {name: np.concatenate([table[name] for table in loaded]) for name in _COLUMNS}
         order = np.lexsort((rows["base_offset"], rows["entry"]))
         rows = {name: column[order] for name, column in rows.items()}
-        rows["at_ms"] = _probable_times(rows["entry"], rows["at_ms"], max(older_ms, created_at_ms))
+        rows["at_ms"] = probable_times(rows["entry"], rows["at_ms"], max(older_ms, created_at_ms))
         return cls(log.name, rows, older_ms)
 
     def first_after(self, at_ms: int) -> dict[int, int]:
@@ -139,7 +139,7 @@ class Transaction:
     number: int
 
 
-def _probable_times(entries: Int64Array, at_ms: Int64Array, before_ms: int) -> Int64Array:
+def probable_times(entries: Int64Array, at_ms: Int64Array, before_ms: int) -> Int64Array:
     """When appends were made, as far as can be told with wrong clocks.
 
     None was made before ``before_ms``, by another process's clock. The median of an append's own

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from itertools import accumulate
+
+import numpy as np
 
 from txnlog.log.open_logs import SKEW_MS, Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
+from txnlog.read.append_times import probable_times
 from txnlog.read.first_reading import unit_of
 from txnlog.read.topic_view import TopicView
 from txnlog.state.cut import Part, consistent_cut
-from txnlog.state.topic import RecentEntry, TopicState
 from txnlog.state.transaction import TransactionKey
 
 
@@ -108,27 +109,20 @@ def _parts(log: TopicLog, first_entry: int) -> list[Part]:
     with log.lock:
         state = log.state
         entries = log.appends_since(first_entry)
+        before_all_ms = max(state.created_at_ms, entries[0].time_before_ms if entries else -1)
+        times = probable_times(
+            np.array([entry.number for entry in entries], np.int64),
+            np.array([entry.at_ms for entry in entries], np.int64),
+            before_all_ms,
+        )
         return [
             Part(
                 unit_of(log, entry),
                 {TopicPartition(log.name, p): offset for p, offset in entry.first_offsets.items()},
                 at_ms,
             )
-            for entry, at_ms in zip(entries, _probable_times(state, entries), strict=True)
+            for entry, at_ms in zip(entries, times.tolist(), strict=True)
         ]
-
-
-def _probable_times(state: TopicState, entries: Sequence[RecentEntry]) -> list[int]:
-    """When appends were made, as far as can be told with wrong clocks.
-
-    An append was not made before earlier ones, nor after later ones: the median of their times and
-    its own is taken, so no single clock can be far off.
-    """
-    times = [entry.at_ms for entry in entries]
-    before_all_ms = max(state.created_at_ms, entries[0].time_before_ms if entries else -1)
-    latest_before = accumulate(times[:-1], max, initial=before_all_ms)
-    earliest_after = [*[*accumulate(reversed(times), min)][-2::-1], *times[-1:]]
-    return [sorted(three)[1] for three in zip(latest_before, times, earliest_after, strict=False)]
 
 
 def is_kept_apart(logs: Logs, opened: Sequence[TopicLog], at_ms: Iterable[int]) -> bool:

@@ -21,7 +21,14 @@ _ESCAPED: Final = (*range(0x20), ord('"'), ord("\\"))
 _FIRST_US: Final = -62_135_596_800_000_000
 _LAST_US: Final = 253_402_300_799_999_999
 _COMMA, _BRACKET = ord(","), ord("]")
-_WIDTHS: Final = {"bool": 5, "int": 20, "float": 24, "date": 14, "timestamp": 40, "decimal": 50}
+_WIDTHS: Final = (
+    (types.is_boolean, 5),
+    (types.is_integer, 20),
+    (types.is_floating, 24),
+    (types.is_date, 14),
+    (types.is_timestamp, 40),
+)
+"""How long a text can be; 50 of other types."""
 
 
 def json_texts(column: pa.Array) -> pa.StringArray:
@@ -59,19 +66,7 @@ def most_json_bytes(column: pa.Array) -> int:
     if types.is_struct(kind):
         names = sum(4 + 6 * len(kind.field(n).name.encode()) for n in range(kind.num_fields))
         return count * (4 + names) + sum(most_json_bytes(child) for child in _fields(column))
-    return count * next(
-        (width for name, width in _WIDTHS.items() if getattr(types, _IS[name])(kind)), 50
-    )
-
-
-_IS: Final = {
-    "bool": "is_boolean",
-    "int": "is_integer",
-    "float": "is_floating",
-    "date": "is_date",
-    "timestamp": "is_timestamp",
-    "decimal": "is_decimal",
-}
+    return count * next((width for is_one, width in _WIDTHS if is_one(kind)), 50)
 
 
 def _texts(column: pa.Array) -> pa.StringArray:

@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from txnlog.columns.constraints import Constraint
-from txnlog.columns.keys import encode_keys, is_bytes, is_text
+from txnlog.columns.keys import encode_keys
 from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat
-from txnlog.segments.records import CONVERSION_ERRORS, first_not_utf8, normalize
+from txnlog.segments.records import CONVERSION_ERRORS, first_not_utf8, is_bytes, is_text, normalize
 from txnlog.segments.schema_columns import (
     children,
     default_of,
