@@ -23,9 +23,9 @@ import msgspec
 from txnlog import names
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
-from txnlog.errors import CorruptEntry, ObjectNotFound, UnknownTopicOrPartition
+from txnlog.errors import CorruptEntry, ObjectNotFound, UnknownTopicOrPartition, UnsupportedVersion
 from txnlog.log.create_once import confirm, create_once
-from txnlog.log.manifest_copies import decode_any_copy
+from txnlog.log.other_copies import read_one_copy
 from txnlog.state import envelope
 from txnlog.state.manifest import (
     LIST_DECODER,
@@ -251,7 +251,7 @@ class Manifests:
         from txnlog.log.manifest_table import ManifestTable
 
         decode = partial(ManifestTable.decode, ref=ref, path=path)
-        table = decode_any_copy(self._storage, path, data, decode)
+        table = self._of_any_copy(path, data, decode)
         size = table.nbytes
         with self._lock.mutex:
             if ref.name not in self._tables:
@@ -261,6 +261,19 @@ class Manifests:
                 _, (_, dropped) = self._tables.popitem(last=False)
                 self._cached_bytes -= dropped
         return table
+
+    def _of_any_copy(self, path: str, data: bytes, decode: Callable[[bytes], T]) -> T:
+        """Decode what was read; or, where that is damaged, what other roots have.
+
+        Manifests and files of rewrites have one writer, and the list that names them, or they
+        themselves, have a checksum: so any copy that it fits is right.
+        """
+        return read_one_copy(
+            self._storage,
+            path,
+            lambda source: decode(data if source is self._storage else source.get(path)),
+            (CorruptEntry, UnsupportedVersion),
+        )
 
     # -- looking up settled entries --------------------------------------------------------------
 
@@ -284,7 +297,7 @@ class Manifests:
             path = f"{self.folder}/{ref.name}"
             data = self._storage.get(path)
             decode = partial(envelope.decode, decoder=REWRITE_FILE_DECODER, path=path)
-            found = decode_any_copy(self._storage, path, data, decode)
+            found = self._of_any_copy(path, data, decode)
             known = ref.name, found.rewrites
             with self._lock.mutex:
                 self._rewrites = known

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
-from txnlog.errors import CorruptRecord, ObjectNotFound, StorageError
+from txnlog.errors import CorruptRecord, StorageError
+from txnlog.log.other_copies import warn_of_damage
 from txnlog.segments.reader import SegmentBatch
 from txnlog.storage.base import Storage
 
 ReadFrom: TypeAlias = Callable[[Storage | None, int], Iterator[SegmentBatch]]
 """Reads from a storage (None: as planned) the batches from an offset on."""
-
-ReadT = TypeVar("ReadT")
-
-_logger = logging.getLogger(__name__)
 
 
 def read_any_copy(
@@ -47,29 +42,4 @@ def read_any_copy(
         if not others:
             raise damage
         source = others.pop(0)
-        _warn(name, source, damage)
-
-
-def read_one_copy(storage: Storage, name: str, read: Callable[[Storage], ReadT]) -> ReadT:
-    """What ``read`` reads of a segment; after damage, from another copy.
-
-    Raises the errors of ``read``; CorruptRecord if every copy that can be read is damaged.
-    """
-    try:
-        return read(storage)
-    except CorruptRecord as damage:
-        for source in storage.copies_of(name):
-            _warn(name, source, damage)
-            with suppress(CorruptRecord, ObjectNotFound, StorageError):
-                return read(source)
-        raise
-
-
-def _warn(name: str, source: Storage, damage: CorruptRecord) -> None:
-    _logger.warning(
-        "%s is read from %s, because it is damaged elsewhere (`txnlog replicas verify --deep "
-        "--repair` mends it): %s",
-        name,
-        source.url,
-        damage,
-    )
+        warn_of_damage(name, source, damage)

@@ -24,11 +24,12 @@ from txnlog.errors import (
     TxnlogError,
     UnknownTopicOrPartition,
 )
+from txnlog.log.other_copies import read_one_copy
 from txnlog.log.rewriting import current_records
 from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
 from txnlog.read.in_turn import InTurn
 from txnlog.read.joined_reads import Place, join_reads
-from txnlog.read.other_copies import read_any_copy, read_one_copy
+from txnlog.read.other_copies import read_any_copy
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.segments.parquet.chosen_rows import RowChoice
@@ -486,7 +487,7 @@ def first_at_or_after(
         )
 
     try:
-        found = read_one_copy(storage, part.paths.log, find)
+        found = read_one_copy(storage, part.paths.log, find, (CorruptRecord,))
     except ObjectNotFound as error:
         raise _gone(storage, part, part.paths.log) from error
     return None if found is None else (shift + found[0], found[1])
