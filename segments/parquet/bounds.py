@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from txnlog.segments.parquet.compact_struct import CompactReader, field_head
+from txnlog.segments.parquet.compact_values import CompactReader, field_head
 from txnlog.segments.schema_columns import children
 
 Chunk: TypeAlias = tuple[int, int]

@@ -1,4 +1,4 @@
-"""Reads whole structs of Thrift's compact protocol, in which Parquet's metadata is, by their form.
+"""Reads Thrift's compact protocol, in which Parquet's metadata is; whole structs by their form.
 
 A form says which fields a struct may have, and of which types. Everything is checked while it is
 read: what C++ would be given is known before it is. Fields without a form are passed by, so that
@@ -7,16 +7,17 @@ later versions of Parquet can add some.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from txnlog.segments.batch_header import BytesLike
-from txnlog.segments.parquet.compact_struct import CompactReader
 
-_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _BINARY, _LIST, _STRUCT = 1, 2, 3, 4, 5, 6, 8, 9, 12
+# Thrift's compact types; Parquet has no maps.
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _, _STRUCT = range(1, 13)
 _MANY: Final = 15
 """Instead of a count: it follows."""
 _FOREIGN: Final = -1
+_MAX_DEPTH: Final = 32
 _MAX_BITS: Final = 63
 _I32_BITS: Final = 32
 _SMALL: Final = [number >> 1 ^ -(number & 1) for number in range(0x80)]
@@ -187,3 +188,93 @@ def _read_varint(data: BytesLike, at: int) -> tuple[int, int]:
         shift += 7
         if shift > _MAX_BITS:
             raise ValueError("a number is malformed")
+
+
+class CompactReader:
+    """Reads a struct from its beginning on. Raises ValueError for what is none."""
+
+    def __init__(self, data: BytesLike) -> None:
+        self.data = data
+        self.at = 0
+        """The position of the next value."""
+        self.head_at = 0
+        """The position of the head of the field before it."""
+
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """The numbers and types of a struct's fields. The caller reads each before the next."""
+        field = 0
+        while True:
+            head_at = self.at
+            head = self._byte()
+            if not head:
+                return
+            field = field + (head >> 4) if head >> 4 else self.integer()
+            self.head_at = head_at
+            yield field, head & 0xF
+
+    def skip(self, kind: int, depth: int = 0) -> None:
+        """Pass by a value of this type."""
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"the footer is nested more than {_MAX_DEPTH} levels deep")
+        if kind in (_I16, _I32, _I64):
+            self._varint()
+        elif kind == _BINARY:
+            self._advance(self._varint())
+        elif kind == _STRUCT:
+            for _, inner in self.fields():
+                self.skip(inner, depth + 1)
+        elif kind in (_LIST, _SET):
+            count, inner = self.list_head()
+            for _ in range(count):
+                # Outside of a list the type of a boolean is its value.
+                self.skip(_BYTE if inner in (_TRUE, _FALSE) else inner, depth + 1)
+        elif kind in (_BYTE, _DOUBLE):
+            self._advance(1 if kind == _BYTE else 8)
+        elif kind not in (_TRUE, _FALSE):
+            raise ValueError(f"the footer has a value of type {kind}")
+
+    def list_head(self) -> tuple[int, int]:
+        """How many elements follow, of which type."""
+        head = self._byte()
+        count = head >> 4
+        return (self._varint() if count == _MANY else count), head & 0xF
+
+    def integer(self) -> int:
+        """A whole number."""
+        zigzag = self._varint()
+        return zigzag >> 1 ^ -(zigzag & 1)
+
+    def _byte(self) -> int:
+        self._advance(1)
+        return self.data[self.at - 1]
+
+    def _advance(self, count: int) -> None:
+        self.at += count
+        if self.at > len(self.data):
+            raise ValueError("the footer ends within a value")
+
+    def _varint(self) -> int:
+        try:
+            number, self.at = _read_varint(self.data, self.at)
+        except IndexError:
+            raise ValueError("the footer ends within a value") from None
+        except ValueError:
+            raise ValueError("the footer has a number that is malformed") from None
+        return number
+
+
+def varint(number: int) -> bytes:
+    """A number that is not negative, such as a length."""
+    made = bytearray()
+    while number > 0x7F:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    made.append(number)
+    return bytes(made)
+
+
+def field_head(before: int, field: int, kind: int) -> bytes:
+    """The head of a struct's field behind another one, whose number is less."""
+    if field - before <= _MANY:
+        return bytes([field - before << 4 | kind])
+    return bytes([kind]) + varint(field << 1)

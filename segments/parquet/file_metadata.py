@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from txnlog.segments.parquet.compact_struct import CompactReader
 from txnlog.segments.parquet.compact_values import (
     BINARY,
     BOOLEAN,
@@ -19,6 +18,7 @@ from txnlog.segments.parquet.compact_values import (
     I16,
     I32,
     I64,
+    CompactReader,
     Fields,
     ForeignFeature,
     foreign,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from txnlog.segments.parquet.compact_struct import field_head, varint
+from txnlog.segments.parquet.compact_values import field_head, varint
 from txnlog.segments.parquet.file_metadata import ColumnChunk, FileMetadata
 from txnlog.segments.parquet.footer import MAGIC, RowGroup, with_tail
 from txnlog.segments.parquet.pages import count_values

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from txnlog.segments.parquet.compact_struct import CompactReader, varint
+from txnlog.segments.parquet.compact_values import CompactReader, varint
 
 _LENGTH_BYTES: Final = 4
 _TAIL_BYTES: Final = 8  # the footer's length and the magic

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
-from txnlog.segments.parquet.compact_struct import varint
+from txnlog.segments.parquet.compact_values import varint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from txnlog.segments.parquet.compact_struct import varint
+from txnlog.segments.parquet.compact_values import varint
 from txnlog.segments.parquet.file_metadata import BYTE_ARRAY, ColumnChunk, Leaf
 from txnlog.segments.reader import read_segment
 from txnlog.segments.segment_file import SegmentFile

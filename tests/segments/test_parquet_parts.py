@@ -16,7 +16,7 @@ from tests.support.segments.decoded_rows import count_decoded
 from tests.support.segments.segment_samples import random_records
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.parquet import encodings, footer, open_segment, writer
-from txnlog.segments.parquet.compact_struct import field_head, varint
+from txnlog.segments.parquet.compact_values import field_head, varint
 from txnlog.segments.parquet.file_metadata import ColumnChunk
 from txnlog.segments.parquet.footer import PAGE_INDEX_KEY, RowGroup, read_footer
 from txnlog.segments.parquet.open_segment import ParquetSegment

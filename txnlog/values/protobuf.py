@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.errors import InvalidOption, InvalidSchema
-from txnlog.segments.parquet.compact_struct import varint
+from txnlog.segments.parquet.compact_values import varint
 from txnlog.segments.records import CONVERSION_ERRORS
 from txnlog.values.avro_columns import Numbers, Problems
 from txnlog.values.proto_text import compile_proto
