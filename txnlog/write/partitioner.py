@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txnlog.columns.keys import FEW_KEYS, USUAL_BYTES, Hashes, key_layout, positive_murmur2
+from txnlog.columns.keys import Hashes, key_layout, positive_murmur2
 from txnlog.errors import InvalidOption, InvalidRecord
 from txnlog.write.partition_function import FunctionPartitioner, PartitionFunction, load_function
 
@@ -26,37 +27,9 @@ Int32Array = npt.NDArray[np.int32]
 
 
 def crc32(keys: pa.Array) -> Hashes:
-    """The CRC-32 (IEEE) of each value of a binary array; a null hashes like an empty key.
-
-    As in :func:`murmur2`, the loop runs over the bytes of the keys, until few have any left.
-    """
-    if len(keys) == 0:
-        return np.empty(0, dtype=np.uint32)
-    data, starts, lengths = key_layout(keys)
-    crcs = np.full(len(keys), 0xFFFFFFFF, dtype=np.uint32)
-    active = np.flatnonzero(lengths > 0)
-    byte = 0
-    while active.size > FEW_KEYS or (active.size and byte < USUAL_BYTES):
-        some = crcs[active]
-        crcs[active] = (some >> np.uint32(8)) ^ _CRC32_TABLE[
-            (some ^ data[starts[active] + byte]) & np.uint32(0xFF)
-        ]
-        byte += 1
-        active = active[lengths[active] > byte]
-    crcs = ~crcs
-    for key in active.tolist():
-        crcs[key] = zlib.crc32(data[starts[key] : starts[key] + lengths[key]].data)
-    return crcs
-
-
-def _crc32_table() -> Hashes:
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = (table >> np.uint32(1)) ^ (np.uint32(0xEDB88320) * (table & np.uint32(1)))
-    return table
-
-
-_CRC32_TABLE = _crc32_table()
+    """The CRC-32 (IEEE) of each value of a binary array; a null hashes like an empty key."""
+    found = (zlib.crc32(key or b"") for key in keys.to_pylist())
+    return np.fromiter(found, np.uint32, len(keys))
 
 
 class Keyless(Protocol):
@@ -144,7 +117,7 @@ class _KeyPartitioner:
 class _KeylessPartitioner:
     """Ignores keys."""
 
-    def __init__(self, keyless: Keyless) -> None:
+    def __init__(self, _: int, keyless: Keyless) -> None:
         self._keyless = keyless
 
     def __call__(self, keys: pa.Array, _: pa.RecordBatch | None = None, /) -> Int32Array:
@@ -158,38 +131,16 @@ class _Unchosen:
         return np.full(count, -1, dtype=np.int32)
 
 
-def _by_murmur2(partitions: int, keyless: Keyless) -> Partitioner:
-    return _KeyPartitioner(positive_murmur2, partitions, keyless)
-
-
-def _by_crc32(partitions: int, keyless: Keyless) -> Partitioner:
-    return _KeyPartitioner(crc32, partitions, keyless, empty_key_is_none=True)
-
-
-def _without_keys(_: int, keyless: Keyless) -> Partitioner:
-    return _KeylessPartitioner(keyless)
-
-
-def _in_turn(partitions: int, first: int, _: int) -> Keyless:
-    return _RoundRobin(partitions, first)
-
-
-def _at_random(partitions: int, _: int, seed: int) -> Keyless:
-    return _Random(partitions, seed)
-
-
-def _stuck(partitions: int, _: int, seed: int) -> Keyless:
-    return _Sticky(partitions, seed)
-
+_by_murmur2 = partial(_KeyPartitioner, positive_murmur2)
 
 _PARTITIONERS: Mapping[
-    str, tuple[Callable[[int, Keyless], Partitioner], Callable[[int, int, int], Keyless]]
+    str, tuple[Callable[[int, Keyless], Partitioner], Callable[[int, int], Keyless]]
 ] = {
-    "murmur2": (_by_murmur2, _in_turn),
-    "crc32": (_by_crc32, _in_turn),
-    "sticky": (_by_murmur2, _stuck),
-    "round_robin": (_without_keys, _in_turn),
-    "random": (_without_keys, _at_random),
+    "murmur2": (_by_murmur2, _RoundRobin),
+    "crc32": (partial(_KeyPartitioner, crc32, empty_key_is_none=True), _RoundRobin),
+    "sticky": (_by_murmur2, _Sticky),
+    "round_robin": (_KeylessPartitioner, _RoundRobin),
+    "random": (_KeylessPartitioner, _Random),
 }
 """Kafka's own, librdkafka's default ``consistent_random``, Kafka's with its sticky partitions for
 records without a key; and those for which keys do not count. Each is what is done with keys, and
@@ -234,8 +185,8 @@ def make_partitioner(
     seed = int(token(), 16) if token is not None and by_chance else first
     by_key, keyless = _PARTITIONERS[chosen]
     if partitions == 1:  # whatever the keys are: nothing is hashed
-        by_key = _without_keys
-    return by_key(partitions, keyless(partitions, first, seed))
+        by_key = _KeylessPartitioner
+    return by_key(partitions, keyless(partitions, seed))
 
 
 def make_keyed_partitioner(chosen: str, partitions: int) -> Partitioner:
