@@ -11,6 +11,8 @@ import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from itertools import chain
 from typing import NoReturn, Self, TypeVar
@@ -18,7 +20,13 @@ from typing import NoReturn, Self, TypeVar
 from txnlog.arguments import names_wrong_arguments
 from txnlog.config import Acks
 from txnlog.display import shorten
-from txnlog.errors import CommitStateUnknown, InvalidOption, InvalidTxnState, TxnlogError
+from txnlog.errors import (
+    CommitStateUnknown,
+    IllegalState,
+    InvalidOption,
+    InvalidTxnState,
+    TxnlogError,
+)
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata, check_offset
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import UploadedSegment
@@ -27,13 +35,11 @@ from txnlog.names import TopicPartition, check_topic
 from txnlog.serializers import Serializers
 from txnlog.state.group import OffsetCommit
 from txnlog.state.transaction import Outcome, Version, check_version
-from txnlog.write.begin_result import BeginResult
 from txnlog.write.coordinator import Coordinator
 from txnlog.write.deliveries import FutureRecordMetadata, refusing
 from txnlog.write.linger import Linger, tell_unsent
 from txnlog.write.plain_writer import BackgroundWriter, PlainWriter
 from txnlog.write.producer_lock import ProducerLock, exclusive
-from txnlog.write.producer_phase import Phase
 from txnlog.write.record_buffers import Batch, RecordBuffers
 from txnlog.write.record_checks import Headers
 from txnlog.write.sent_offsets import SentOffsets, group_now
@@ -44,6 +50,47 @@ _logger = logging.getLogger(__name__)
 
 Placed = dict[TopicPartition, list[range]]
 DecidedT = TypeVar("DecidedT")
+
+
+@dataclass(frozen=True, slots=True)
+class BeginResult:
+    """What became of ``begin_transaction``.
+
+    ``already_committed``: this version, or a greater one, was committed before. Then no
+    transaction was begun, and there is nothing to do.
+    """
+
+    already_committed: bool = False
+
+
+class Phase(Enum):
+    """A producer's phase. The values are for messages."""
+
+    NEW = "not initialised"
+    READY = "ready"
+    IN_TRANSACTION = "in a transaction"
+    FAILED = "in a transaction that can only be aborted"
+    UNKNOWN = "in a transaction whose outcome is unknown"
+    FENCED = "fenced"
+    BROKEN = "broken: what was sent since the last flush is lost"
+    CLOSED = "closed"
+
+    def refusal(self, call: str) -> TxnlogError:
+        """The error of a call that does not fit this phase."""
+        if self is Phase.CLOSED:
+            return IllegalState(f"{call}(): the producer is closed")
+        return InvalidTxnState(f"{call}(): the producer is {self.value}; {_HINTS[self]}")
+
+
+_HINTS = {
+    Phase.NEW: "call init_transactions() first",
+    Phase.READY: "call begin_transaction() first",
+    Phase.IN_TRANSACTION: "commit or abort it first",
+    Phase.FAILED: "call abort_transaction()",
+    Phase.UNKNOWN: "call commit_transaction() or abort_transaction() again",
+    Phase.FENCED: "close it; a newer instance has its transactional id",
+    Phase.BROKEN: "make a new producer, and send again what was not flushed",
+}
 
 
 @names_wrong_arguments("send")

@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from txnlog.kafka.import_log_dirs import DamagedBytes, ImportedPartition, KafkaImport
     from txnlog.kafka.transaction_tracker import OpenTransaction
     from txnlog.metric import Metric
+    from txnlog.producer import BeginResult
     from txnlog.read.sound_ranges import DamagedRecords
     from txnlog.schema import FormerName, TopicSchema
     from txnlog.segments.identity import SegmentIdentity
     from txnlog.state.group import CommittedOffset
     from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
     from txnlog.tables.publication import TablePublication
-    from txnlog.write.begin_result import BeginResult
     from txnlog.write.deliveries import FutureRecordMetadata, RecordMetadata
 
 __all__ = [
@@ -114,7 +114,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BeginResult": "write.begin_result",
+    "BeginResult": "producer",
     "RecordMetadata": "write.deliveries",
     "CommittedOffset": "state.group",
     "Compaction": "admin.compaction.compact",

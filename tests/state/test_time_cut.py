@@ -8,8 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import pytest
 
 from txnlog.names import TopicPartition
-from txnlog.state.cut import Part, consistent_cut
-from txnlog.state.time_cut import cut_at_time
+from txnlog.state.cut import Part, consistent_cut, cut_at_time
 
 PLACES = [TopicPartition(topic, partition) for topic in "ab" for partition in range(2)]
 A, B = PLACES[0], PLACES[2]

@@ -17,8 +17,7 @@ from txnlog.read.isolation import IsolationLevel
 from txnlog.read.pin import PinnedTopics, pin_topics
 from txnlog.read.snapshot_token import PinnedOffsets, SnapshotToken
 from txnlog.read.topic_view import PartitionView, TopicView
-from txnlog.state.cut import Part
-from txnlog.state.time_cut import cut_at_time
+from txnlog.state.cut import Part, cut_at_time
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DATE = re.compile(r"\d{4}-", re.ASCII)
