@@ -131,7 +131,7 @@ def find_records(
 
     def look_back(listing: ManifestList) -> tuple[dict[int, list[Rewrite]], PlacedRecords]:
         assert settled is not None
-        check_log_starts(manifests.topic, listing, back)
+        _check_log_starts(manifests.topic, listing, back)
         known = {number: [*of_partition] for number, of_partition in rewrites.items()}
         for rewrite in manifests.rewrites(listing, Settled(0, listing.end), back):
             if rewrite.partition in back:
@@ -243,7 +243,7 @@ def count_bytes(
 
     def look_back(listing: ManifestList) -> tuple[dict[int, list[Rewrite]], dict[int, int]]:
         assert settled is not None
-        check_log_starts(manifests.topic, listing, back)
+        _check_log_starts(manifests.topic, listing, back)
         known = {number: [*heads[number].rewrites] for number in spans}
         for rewrite in manifests.rewrites(listing, settled, back):
             if rewrite.partition in known:
@@ -290,7 +290,7 @@ def _count_appended(
     return sums
 
 
-def check_log_starts(topic: str, listing: ManifestList, spans: Spans) -> None:
+def _check_log_starts(topic: str, listing: ManifestList, spans: Spans) -> None:
     """Raises OffsetOutOfRange if records of these offsets were deleted."""
     for partition, (start, _) in spans.items():
         log_start = listing.log_start_offsets.get(partition, 0)

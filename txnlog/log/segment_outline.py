@@ -9,13 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog.log.manifest_table import ManifestTable
-from txnlog.log.manifests import Manifests
-from txnlog.log.placed_records import check_log_starts
 from txnlog.log.topic_log import TopicLog
-from txnlog.state.manifest import ManifestList
-from txnlog.state.rewrites import Rewrite, held_segments, not_rewritten, resolve
-from txnlog.state.segment import Segment, overlapping
-from txnlog.state.topic import TopicState
+from txnlog.state.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,37 +77,11 @@ def outline_partition(log: TopicLog, number: int) -> SegmentOutline:
     """
     with log.lock:
         state = log.state
-        return _outline(log.manifests, state, number)
-
-
-def _outline(manifests: Manifests, state: TopicState, number: int) -> SegmentOutline:
-    state.check_partitions(manifests.topic, [number])
-    partition = state.partitions[number]
-    start, end = partition.log_start_offset, partition.end_offset
-    back = start, min(end, partition.head_offset)
-
-    def look_back(listing: ManifestList) -> tuple[list[Rewrite], list[SegmentOutline]]:
-        assert state.settled is not None
-        check_log_starts(manifests.topic, listing, {number: back})
-        older = manifests.rewrites(listing, state.settled, {number: back})
-        settled = [rewrite for rewrite in older if rewrite.partition == number]
-        held = resolve([*settled, *partition.rewrites])
-        wanted = not_rewritten(held, *back)
-        touched = [ref for ref in listing.manifests if ref.touches({number: wanted})]
-        return held, [
-            SegmentOutline.of_rows(table.overlapping(number, *span))
-            for table in manifests.tables(touched, state.settled)
-            for span in wanted
-        ]
-
-    found = None
-    if back[0] < back[1]:
-        found = manifests.read(state.settled, state.topic_id, look_back)
-    held, parts = found or (resolve(partition.rewrites), [])
-    newest = [*held_segments(held, start, end)]
-    for span in not_rewritten(held, max(start, partition.head_offset), end):
-        newest += overlapping(partition.segments, *span)
-    aborted = frozenset(state.aborted)
-    return SegmentOutline.concat(
-        [*parts, SegmentOutline.of_segments(newest, aborted, state.undecided)]
-    )
+        state.check_partitions(log.name, [number])
+        partition = state.partitions[number]
+        spans = {number: (partition.log_start_offset, partition.end_offset)}
+        found = log.find_records(state, spans, as_rows=True)
+        newest = SegmentOutline.of_segments(
+            found.segments[number], frozenset(state.aborted), state.undecided
+        )
+        return SegmentOutline.concat([*map(SegmentOutline.of_rows, found.rows), newest])

@@ -311,11 +311,12 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return self.find_records(state, spans).segments
 
     def find_records(
-        self, state: TopicState, spans: Mapping[int, tuple[int, int]]
+        self, state: TopicState, spans: Mapping[int, tuple[int, int]], *, as_rows: bool = False
     ) -> PlacedRecords:
         """The segments at these offsets, and which of the settled entries were aborted."""
         heads = {number: PartitionHead.of(state, number) for number in spans}
-        return find_records(self.manifests, state.settled, state.topic_id, heads, spans)
+        settled, topic_id = state.settled, state.topic_id
+        return find_records(self.manifests, settled, topic_id, heads, spans, as_rows=as_rows)
 
     def count_bytes(
         self, state: TopicState, spans: Mapping[int, tuple[int, int]]
