@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from txnlog.hooks import lazily
+
 if TYPE_CHECKING:
     from txnlog.spark.batch.decoded_values import decode_values
     from txnlog.spark.batch.shuffle_by_partition import shuffle_by_partition
@@ -45,39 +47,29 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CaughtUp": "transactions.catch_up",
-    "CheckStep": "setup_check",
-    "SetUpCheck": "setup_check",
-    "SparkTransaction": "transactions.transaction",
-    "TransactionResult": "transactions.result",
-    "TxnlogDataSource": "source",
-    "catch_up": "transactions.catch_up",
-    "check": "setup_check",
-    "decode_values": "batch.decoded_values",
-    "foreach_batch": "transactions.foreach_batch",
-    "maintain": "maintenance",
-    "read": "batch_read",
-    "register": "registration",
-    "shuffle_by_partition": "batch.shuffle_by_partition",
-    "transaction": "transactions.transaction",
+    "batch.decoded_values": ("decode_values",),
+    "batch.shuffle_by_partition": ("shuffle_by_partition",),
+    "batch_read": ("read",),
+    "maintenance": ("maintain",),
+    "registration": ("register",),
+    "setup_check": ("CheckStep", "SetUpCheck", "check"),
+    "source": ("TxnlogDataSource",),
+    "transactions.catch_up": ("CaughtUp", "catch_up"),
+    "transactions.foreach_batch": ("foreach_batch",),
+    "transactions.result": ("TransactionResult",),
+    "transactions.transaction": ("SparkTransaction", "transaction"),
 }
+
+_load, __dir__ = lazily(globals(), _HOMES)
 
 
 def __getattr__(name: str) -> object:
-    from importlib import import_module
+    try:
+        return _load(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "pyspark":  # or one that is too old
+            raise
+        from txnlog.errors import how_to_install
 
-    if name in _HOMES:
-        try:
-            return getattr(import_module(f"txnlog.spark.{_HOMES[name]}"), name)
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] != "pyspark":  # or one that is too old
-                raise
-            from txnlog.errors import how_to_install
-
-            remedy = f"txnlog.spark needs pyspark: {how_to_install('spark')}"
-            raise ModuleNotFoundError(remedy, name=error.name) from error
-    raise AttributeError(f"module 'txnlog.spark' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+        remedy = f"txnlog.spark needs pyspark: {how_to_install('spark')}"
+        raise ModuleNotFoundError(remedy, name=error.name) from error

@@ -16,7 +16,10 @@ what is in ``__all__`` here, in :mod:`txnlog.errors`, :mod:`txnlog.replication`,
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
+
+from txnlog.hooks import lazily
 
 __version__ = "0.1.0"
 
@@ -84,50 +87,35 @@ __all__ = [
 ]
 
 _HOMES = {
-    "GroupAdmin": "admin.groups",
-    "KafkaAdmin": "admin.kafka",
-    "MaintenanceAdmin": "admin.maintenance_admin",
-    "TableAdmin": "admin.tables",
-    "TopicAdmin": "admin.topics",
-    "TransactionAdmin": "admin.transactions",
-    "AcksValue": "config",
-    "Assignor": "groups.assignors",
-    "AutoOffsetReset": "config",
-    "ChangeFeed": "read.change_feed",
-    "CompressionType": "config",
-    "Consistency": "read.isolation",
-    "Consumer": "consumer",
-    "ConsumerConfig": "consumer_config",
-    "ConsumerIsolationLevel": "read.isolation",
-    "ConsumerRebalanceListener": "groups.rebalance",
-    "ConsumerRecord": "read.consumer_record",
-    "GroupMetadata": "log.group_metadata",
-    "IsolationLevel": "read.isolation",
-    "OffsetAndMetadata": "log.group_metadata",
-    "OnCorrupt": "config",
-    "OffsetAndTimestamp": "read.topic_view",
-    "Producer": "producer",
-    "Scan": "scan",
-    "SchemaAdmin": "schemas",
-    "Snapshot": "snapshot",
-    "Store": "store",
-    "TopicPartition": "names",
-    "TxnlogError": "errors",
-    "attach": "store",
+    "admin.groups": ("GroupAdmin",),
+    "admin.kafka": ("KafkaAdmin",),
+    "admin.maintenance_admin": ("MaintenanceAdmin",),
+    "admin.tables": ("TableAdmin",),
+    "admin.topics": ("TopicAdmin",),
+    "admin.transactions": ("TransactionAdmin",),
+    "config": ("AcksValue", "AutoOffsetReset", "CompressionType", "OnCorrupt"),
+    "consumer": ("Consumer",),
+    "consumer_config": ("ConsumerConfig",),
+    "errors": ("TxnlogError",),
+    "groups.assignors": ("Assignor",),
+    "groups.rebalance": ("ConsumerRebalanceListener",),
+    "log.group_metadata": ("GroupMetadata", "OffsetAndMetadata"),
+    "names": ("TopicPartition",),
+    "producer": ("Producer",),
+    "read.change_feed": ("ChangeFeed",),
+    "read.consumer_record": ("ConsumerRecord",),
+    "read.isolation": ("Consistency", "ConsumerIsolationLevel", "IsolationLevel"),
+    "read.topic_view": ("OffsetAndTimestamp",),
+    "scan": ("Scan",),
+    "schemas": ("SchemaAdmin",),
+    "snapshot": ("Snapshot",),
+    "store": ("Store", "attach"),
 }
+
+_load, __dir__ = lazily(globals(), _HOMES)
 
 
 def __getattr__(name: str) -> object:
-    from importlib import import_module
-
     if name in ("errors", "results"):
         return import_module(f"txnlog.{name}")
-    if name == "open":
-        return import_module("txnlog.store").open_store
-    if name in _HOMES:
-        return getattr(import_module(f"txnlog.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'txnlog' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    return import_module("txnlog.store").open_store if name == "open" else _load(name)

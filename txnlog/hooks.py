@@ -1,4 +1,4 @@
-"""What parts of txnlog add to the rest, which knows no more of them than their names.
+"""What is found by its name alone: what parts of txnlog add to the rest, and public names.
 
 A part is a folder in ``txnlog`` that can be left out: nothing outside of it imports it. What it
 adds, it registers: its package has ``HOOKS``, the name of its module for each hook that it serves.
@@ -15,10 +15,29 @@ Such a module is imported when the hook is used. The hooks are
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from typing import Any
 
 PARTS = ("replication",)
+
+
+def lazily(
+    module: Mapping[str, Any], homes: Mapping[str, Collection[str]]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a module, whose ``globals()`` these are.
+
+    What is public there is imported when it is first used. ``homes``: modules of the package, each
+    with the names that are found in it.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names}
+
+    def load(name: str) -> object:
+        if name not in home_of:
+            raise AttributeError(f"module {module['__name__']!r} has no attribute {name!r}")
+        return getattr(import_module(f"{module['__package__']}.{home_of[name]}"), name)
+
+    return load, lambda: sorted(module["__all__"])
 
 
 def registered(hook: str) -> list[Any]:

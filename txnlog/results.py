@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from txnlog.hooks import lazily
+
 if TYPE_CHECKING:
     from txnlog.admin.compaction.compact import Compaction
     from txnlog.admin.disk_usage import PartitionUsage
@@ -114,68 +116,49 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BeginResult": "producer",
-    "RecordMetadata": "write.deliveries",
-    "CommittedOffset": "state.group",
-    "Compaction": "admin.compaction.compact",
-    "DamagedBytes": "kafka.import_log_dirs",
-    "DamagedRecords": "read.sound_ranges",
-    "DumpedEntry": "inspect.log_dump",
-    "EntryRef": "state.transaction",
-    "Expiry": "admin.expiry",
-    "ExportedPartition": "kafka.export_log_dirs",
-    "FileDeletion": "admin.vacuum",
-    "FileRetirement": "admin.vacuum",
-    "Finding": "doctor.finding",
-    "FutureRecordMetadata": "write.deliveries",
-    "FormerName": "schema",
-    "Found": "admin.found",
-    "FutureRecords": "admin.record_times",
-    "GroupDescription": "inspect.descriptions",
-    "GroupLogEntry": "inspect.history",
-    "GroupOffset": "inspect.descriptions",
-    "HangingTransaction": "inspect.descriptions",
-    "ImportedPartition": "kafka.import_log_dirs",
-    "KafkaExport": "kafka.export_log_dirs",
-    "KafkaImport": "kafka.import_log_dirs",
-    "ListedOffset": "admin.offsets",
-    "LoggedOffset": "inspect.history",
-    "MaintenanceFailure": "admin.maintenance",
-    "MemberDescription": "inspect.descriptions",
-    "Merge": "admin.merge_topic",
-    "Metric": "metric",
-    "OffsetReset": "inspect.descriptions",
-    "OpenTransaction": "kafka.transaction_tracker",
-    "Outcome": "state.transaction",
-    "PartitionDescription": "inspect.descriptions",
-    "PartitionUsage": "admin.disk_usage",
-    "ProducerDescription": "inspect.descriptions",
-    "Purge": "admin.purge_topic",
-    "PurgeReport": "admin.purge_topic",
-    "RecordDeletion": "inspect.descriptions",
-    "RetentionDeletion": "admin.retention",
-    "SegmentDescription": "inspect.descriptions",
-    "SegmentIdentity": "segments.identity",
-    "Setting": "config",
-    "StableOffset": "inspect.descriptions",
-    "StableOffsetHolder": "inspect.descriptions",
-    "StorageStep": "admin.storage_step",
-    "TablePublication": "tables.publication",
-    "TopicDescription": "inspect.descriptions",
-    "TopicSchema": "schema",
-    "TransactionDescription": "inspect.descriptions",
-    "TransactionEnd": "admin.expiry",
-    "TransactionRef": "state.transaction",
+    "admin.compaction.compact": ("Compaction",),
+    "admin.disk_usage": ("PartitionUsage",),
+    "admin.expiry": ("Expiry", "TransactionEnd"),
+    "admin.found": ("Found",),
+    "admin.maintenance": ("MaintenanceFailure",),
+    "admin.merge_topic": ("Merge",),
+    "admin.offsets": ("ListedOffset",),
+    "admin.purge_topic": ("Purge", "PurgeReport"),
+    "admin.record_times": ("FutureRecords",),
+    "admin.retention": ("RetentionDeletion",),
+    "admin.storage_step": ("StorageStep",),
+    "admin.vacuum": ("FileDeletion", "FileRetirement"),
+    "config": ("Setting",),
+    "doctor.finding": ("Finding",),
+    "inspect.descriptions": (
+        "GroupDescription",
+        "GroupOffset",
+        "HangingTransaction",
+        "MemberDescription",
+        "OffsetReset",
+        "PartitionDescription",
+        "ProducerDescription",
+        "RecordDeletion",
+        "SegmentDescription",
+        "StableOffset",
+        "StableOffsetHolder",
+        "TopicDescription",
+        "TransactionDescription",
+    ),
+    "inspect.history": ("GroupLogEntry", "LoggedOffset"),
+    "inspect.log_dump": ("DumpedEntry",),
+    "kafka.export_log_dirs": ("ExportedPartition", "KafkaExport"),
+    "kafka.import_log_dirs": ("DamagedBytes", "ImportedPartition", "KafkaImport"),
+    "kafka.transaction_tracker": ("OpenTransaction",),
+    "metric": ("Metric",),
+    "producer": ("BeginResult",),
+    "read.sound_ranges": ("DamagedRecords",),
+    "schema": ("FormerName", "TopicSchema"),
+    "segments.identity": ("SegmentIdentity",),
+    "state.group": ("CommittedOffset",),
+    "state.transaction": ("EntryRef", "Outcome", "TransactionRef"),
+    "tables.publication": ("TablePublication",),
+    "write.deliveries": ("FutureRecordMetadata", "RecordMetadata"),
 }
 
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    if name in _HOMES:
-        return getattr(import_module(f"txnlog.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'txnlog.results' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazily(globals(), _HOMES)

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from txnlog.hooks import lazily
+
 if TYPE_CHECKING:
     from txnlog.replication.replicas import Replicas, open_replicas, recover_controller
     from txnlog.replication.roots.controller_move import ControllerMove
@@ -64,31 +66,23 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ControllerMove": "roots.controller_move",
-    "Election": "roots.election",
-    "EpochCleaning": "roots.epoch_cleaning",
-    "Followed": "standby.follower",
-    "Follower": "standby.follower",
-    "Forgotten": "roots.old_incarnations",
-    "Joined": "roots.root_join",
-    "LogVersion": "standby.rounds",
-    "LogWatermark": "roots.watermarks",
-    "LostRange": "roots.losses",
-    "Promotion": "standby.promotion",
-    "Reassigned": "roots.reassignment",
-    "Replica": "roots.description",
-    "ReplicaDifference": "roots.verification",
-    "ReplicaEpoch": "roots.description",
-    "ReplicaReturn": "roots.replica_return",
-    "Replicas": "replicas",
-    "ReplicasDescription": "roots.description",
-    "Round": "standby.rounds",
-    "ScrubNote": "roots.scrub",
-    "ScrubPass": "roots.scrub",
-    "Scrubbed": "roots.scrub",
-    "Standby": "standbys",
-    "open_replicas": "replicas",
-    "recover_controller": "replicas",
+    "replicas": ("Replicas", "open_replicas", "recover_controller"),
+    "roots.controller_move": ("ControllerMove",),
+    "roots.description": ("Replica", "ReplicaEpoch", "ReplicasDescription"),
+    "roots.election": ("Election",),
+    "roots.epoch_cleaning": ("EpochCleaning",),
+    "roots.losses": ("LostRange",),
+    "roots.old_incarnations": ("Forgotten",),
+    "roots.reassignment": ("Reassigned",),
+    "roots.replica_return": ("ReplicaReturn",),
+    "roots.root_join": ("Joined",),
+    "roots.scrub": ("ScrubNote", "ScrubPass", "Scrubbed"),
+    "roots.verification": ("ReplicaDifference",),
+    "roots.watermarks": ("LogWatermark",),
+    "standby.follower": ("Followed", "Follower"),
+    "standby.promotion": ("Promotion",),
+    "standby.rounds": ("LogVersion", "Round"),
+    "standbys": ("Standby",),
 }
 
 
@@ -103,14 +97,4 @@ HOOKS = {
 }
 """Where this part serves the hooks of :mod:`txnlog.hooks`."""
 
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    if name in _HOMES:
-        return getattr(import_module(f"txnlog.replication.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'txnlog.replication' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazily(globals(), _HOMES)

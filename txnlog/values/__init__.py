@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from txnlog.hooks import lazily
+
 if TYPE_CHECKING:
     from txnlog.values.codecs import SubjectColumns, subject_columns
     from txnlog.values.compatibility import Compatibility
@@ -42,27 +44,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Compatibility": "compatibility",
-    "DecodedValues": "reader",
-    "RegisteredSchema": "schemas",
-    "SchemaFolder": "folder",
-    "SchemaReference": "schemas",
-    "SchemaRegistry": "registry",
-    "Schemas": "schemas",
-    "SubjectColumns": "codecs",
-    "ValueReader": "reader",
-    "ValueWriter": "writer",
-    "subject_columns": "codecs",
+    "codecs": ("SubjectColumns", "subject_columns"),
+    "compatibility": ("Compatibility",),
+    "folder": ("SchemaFolder",),
+    "reader": ("DecodedValues", "ValueReader"),
+    "registry": ("SchemaRegistry",),
+    "schemas": ("RegisteredSchema", "SchemaReference", "Schemas"),
+    "writer": ("ValueWriter",),
 }
 
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    if name in _HOMES:
-        return getattr(import_module(f"txnlog.values.{_HOMES[name]}"), name)
-    raise AttributeError(f"module 'txnlog.values' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazily(globals(), _HOMES)
