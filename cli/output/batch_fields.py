@@ -12,7 +12,6 @@ from txnlog.cli.output.record_fields import (
     CONTENT,
     PAYLOAD,
     Record,
-    read_foreign,
     read_stored,
     show_content,
 )
@@ -20,7 +19,7 @@ from txnlog.cli.output.record_fields import (
 if TYPE_CHECKING:
     from txnlog.inspect.descriptions import SegmentDescription
     from txnlog.segments.batch_header import BatchHeader
-    from txnlog.segments.inspect.dumped_batch import DumpedBatch
+    from txnlog.segments.inspect.dump import DumpedBatch
     from txnlog.storage.base import Storage
 
 
@@ -138,8 +137,7 @@ class Batch:
             return
         first = decoded.header.base_offset + self._first_offset
         deltas = decoded.offset_deltas
-        read = read_foreign if self.dumped.is_foreign else read_stored
-        for row, content in enumerate(read(decoded.records)):
+        for row, content in enumerate(read_stored(decoded.records)):
             offset = first + (row if deltas is None else int(deltas[row]))
             yield Record(None, None, None, offset, content)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -158,49 +157,6 @@ def read_stored(batch: pa.RecordBatch) -> Iterator[Content]:
 
     for rows in _slice_all([without_schema(batch)]):
         yield from _read_contents(rows, ticks_per_ms=1)
-
-
-def read_foreign(batch: pa.RecordBatch) -> Iterator[Content]:
-    """The rows of a Parquet file that txnlog has not written: all of their columns as the value."""
-    names = batch.schema.names  # the same may be there twice
-    for rows in _slice_all([batch]):
-        columns = [_read_column(column) for column in rows.columns]
-        for values in zip(*columns, strict=True):
-            pairs = zip(names, values, strict=True)
-            inside = ", ".join(f"{json.dumps(name)}: {_as_json(value)}" for name, value in pairs)
-            yield Content(None, None, f"{{{inside}}}".encode(), ())
-
-
-def _read_column(column: pa.Array) -> list[object]:
-    try:
-        return column.to_pylist()  # type: ignore[no-any-return]
-    except (ValueError, OverflowError, LookupError):  # Python's times end with the year 9999
-        return [_read_value(value) for value in column]
-
-
-def _read_value(value: pa.Scalar) -> object:
-    """A value as Python has it; times that it does not have as their number."""
-    import pyarrow as pa
-
-    if not value.is_valid:
-        return None
-    if isinstance(value, pa.ExtensionScalar):
-        return _read_value(value.value)
-    if isinstance(value, pa.StructScalar):
-        return {name: _read_value(inner) for name, inner in value.items()}
-    if isinstance(value, pa.ListScalar | pa.FixedSizeListScalar | pa.LargeListScalar):
-        return [_read_value(inner) for inner in value.values]
-    try:
-        return value.as_py()
-    except (ValueError, OverflowError, LookupError):
-        return value.value
-
-
-def _as_json(value: object) -> str:
-    return json.dumps(
-        value,
-        default=lambda other: bytes_to_json(other) if isinstance(other, bytes) else str(other),
-    )
 
 
 def _slice_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -14,8 +14,6 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from txnlog.segments.parquet.compact_values import ForeignFeature
-
 CODEC_LZ4_FRAME: Final = 0
 CODEC_ZSTD: Final = 1
 
@@ -29,16 +27,7 @@ _PAIR_BYTES = 8
 """What a column, or a pair of metadata, takes at least besides its texts."""
 _MAX_DEPTH: Final = 32
 _TYPES: Final = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 15, 16, 17, 18, 19, 20, 21))
-"""Of Arrow's types, by their numbers, all but these:"""
-_OTHER_TYPES: Final = {
-    11: "interval",
-    14: "union",
-    22: "run_end_encoded",
-    23: "binary_view",
-    24: "string_view",
-    25: "list_view",
-    26: "large_list_view",
-}
+"""Of Arrow's types, by their numbers, all but intervals, unions, runs and views."""
 _NOT_COMPRESSED = -1  # instead of the uncompressed length, before a buffer that is stored as it is
 
 
@@ -94,10 +83,10 @@ def check_schema(message: memoryview) -> None:
         left.pairs(field, 6)
         kind = field.scalar(2, "B")
         if kind not in _TYPES or field.table(4) is not None:
-            what = "dictionary" if kind in _TYPES else _OTHER_TYPES.get(kind, str(kind))
-            raise ForeignFeature(f"it has a column of Arrow's type {what}")
+            what = "dictionary" if kind in _TYPES else kind
+            raise ValueError(f"it has a column of Arrow's type {what}")
         if depth > _MAX_DEPTH:
-            raise ForeignFeature(f"its columns are nested more than {_MAX_DEPTH} levels deep")
+            raise ValueError(f"its columns are nested more than {_MAX_DEPTH} levels deep")
         waiting += [(child, depth + 1) for child in field.tables(5)]
 
 

@@ -7,7 +7,7 @@ records.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import crc32c
@@ -23,6 +23,7 @@ from txnlog.segments.batch_header import (
     MAGIC_V0,
     MAGIC_V1,
     BatchHeader,
+    BytesLike,
 )
 from txnlog.segments.batches import (
     DEFAULT_MAX_UNCOMPRESSED_BYTES,
@@ -34,9 +35,7 @@ from txnlog.segments.batches import (
 )
 from txnlog.segments.errors import CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat
 from txnlog.segments.identity import NO_TAG
-from txnlog.segments.inspect.dumped_batch import DumpedBatch
-from txnlog.segments.inspect.foreign import dump_foreign, is_foreign
-from txnlog.segments.parquet.footer import read_tail
+from txnlog.segments.parquet.footer import CHECKSUMS_KEY, read_tail
 from txnlog.segments.parquet.open_segment import ParquetSegment
 from txnlog.segments.parquet.reader import read_row_groups
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
@@ -53,6 +52,24 @@ _IS_MAGIC = np.isin(
 )
 _LEAST_BATCH_BYTES = 26  # a message of magic 0 without key and value
 _LARGEST_OFFSET = 1 << 48  # more than any topic will have; other bytes mostly make larger ones
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DumpedBatch:
+    """Bytes [position, position + size_bytes) of a segment: a batch, or the rest of one.
+
+    ``damage`` says what is wrong, None if nothing is. Without ``header`` the bytes are not known to
+    be a batch at all; without ``decoded`` its records cannot be read. ``crc_ok`` is None without a
+    header and its checksum. ``data`` are the bytes of a batch, as they are.
+    """
+
+    position: int
+    size_bytes: int
+    header: BatchHeader | None
+    crc_ok: bool | None
+    decoded: DecodedBatch | None
+    damage: str | None
+    data: BytesLike = b""
 
 
 def dump_segment(
@@ -140,8 +157,9 @@ def _dump_row_groups(file: SegmentFile, max_uncompressed_bytes: int) -> Iterator
     try:
         tail = read_tail(file)
         if is_foreign(file, tail):
-            yield from dump_foreign(file, tail, max_uncompressed_bytes)
-            return
+            raise UnsupportedRecordFormat(
+                f"{file.name} is a Parquet file of another program, and no segment"
+            )
         segment = ParquetSegment(file)
     except CorruptRecord as error:
         yield DumpedBatch(0, file.size_bytes, None, None, None, str(error))
@@ -170,6 +188,11 @@ def _dump_row_groups(file: SegmentFile, max_uncompressed_bytes: int) -> Iterator
     if index_damage is not None:
         rest = file.size_bytes - position
         yield DumpedBatch(position, rest, None, None, None, index_damage)
+
+
+def is_foreign(file: SegmentFile, tail: bytes) -> bool:
+    """Whether a Parquet file with this end is no segment: then nobody has said what it is."""
+    return file.identity is None and CHECKSUMS_KEY not in tail
 
 
 def is_shared(file: SegmentFile) -> bool:

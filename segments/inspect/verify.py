@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from txnlog.segments.inspect.dumped_batch import DumpedBatch
+from txnlog.segments.inspect.dump import DumpedBatch
 from txnlog.segments.records import time_column, timestamps_ms
 
 
@@ -52,7 +52,7 @@ def verify_batches(batches: Iterable[DumpedBatch]) -> Verification:
         records = batch.decoded.records
         record_count += records.num_rows
         has_times = time_column(records.schema.names) is not None
-        if records.num_rows and has_times and not batch.is_foreign:
+        if records.num_rows and has_times:
             times = timestamps_ms(records)
             first_ms, last_ms = int(times.min()), int(times.max())
             min_ms = first_ms if min_ms is None else min(min_ms, first_ms)

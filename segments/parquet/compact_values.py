@@ -16,7 +16,6 @@ from txnlog.segments.batch_header import BytesLike
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _, _STRUCT = range(1, 13)
 _MANY: Final = 15
 """Instead of a count: it follows."""
-_FOREIGN: Final = -1
 _MAX_DEPTH: Final = 32
 _MAX_BITS: Final = 63
 _I32_BITS: Final = 32
@@ -35,15 +34,8 @@ I16: Final[Form] = (_I16, None)
 I32: Final[Form] = (_I32, None)
 I64: Final[Form] = (_I64, None)
 BINARY: Final[Form] = (_BINARY, None)
-
-
-class ForeignFeature(ValueError):
-    """It has what Parquet allows, and no segment has."""
-
-
-def foreign(feature: str) -> Form:
-    """The form of a field that no segment has: what it would be."""
-    return _FOREIGN, feature
+REFUSED: Final[Form] = (-1, None)
+"""Of a field that Parquet allows, and no segment has."""
 
 
 def struct_of(fields: Fields) -> Form:
@@ -105,8 +97,6 @@ def read_value(data: BytesLike, at: int, kind: int, form: Form) -> tuple[Any, in
     Raises what ``read_struct`` raises.
     """
     wanted, inner = form
-    if wanted == _FOREIGN:
-        raise ForeignFeature(f"it has {inner}")
     if kind != wanted and not (wanted == _TRUE and kind == _FALSE):
         raise ValueError(f"a value is of type {kind}, not {wanted}")
     if kind == _STRUCT:

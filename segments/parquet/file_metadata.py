@@ -18,10 +18,9 @@ from txnlog.segments.parquet.compact_values import (
     I16,
     I32,
     I64,
+    REFUSED,
     CompactReader,
     Fields,
-    ForeignFeature,
-    foreign,
     list_of,
     read_list_head,
     read_struct,
@@ -51,9 +50,7 @@ _LOGICAL: Final = struct_of(
         7: _TIME,
         8: _TIME,
         10: struct_of({1: BYTE, 2: BOOLEAN}),
-        16: foreign("a column of type VARIANT"),
-        17: foreign("a column of type GEOMETRY"),
-        18: foreign("a column of type GEOGRAPHY"),
+        **dict.fromkeys((16, 17, 18), REFUSED),  # VARIANT, GEOMETRY, GEOGRAPHY
     }
 )
 _ELEMENT: Final = struct_of({
@@ -75,16 +72,15 @@ _META_DATA: Final = struct_of({
     12: STATISTICS,
     13: list_of(_MAX_KINDS, struct_of({1: I32, 2: I32, 3: I32})),
     16: struct_of({1: I64, 2: _COUNTS, 3: _COUNTS}),
-    17: foreign("geospatial statistics"),
+    17: REFUSED,  # geospatial statistics
 })  # fmt: skip
-_ENCRYPTED: Final = foreign("encrypted columns")
 _CHUNK: Final = struct_of({
     1: BINARY,
     2: I64,
     3: _META_DATA,
     **dict.fromkeys((4, 6), I64),
     **dict.fromkeys((5, 7), I32),
-    **dict.fromkeys((8, 9), _ENCRYPTED),
+    **dict.fromkeys((8, 9), REFUSED),  # encrypted columns
 })  # fmt: skip
 _SORTING: Final = list_of(MAX_ELEMENTS, struct_of({1: I32, 2: BOOLEAN, 3: BOOLEAN}))
 _GROUP: Final = {2: I64, 3: I64, 4: _SORTING, 5: I64, 6: I64, 7: I16}
@@ -96,7 +92,7 @@ _FILE: Final = {
     5: list_of(_MAX_PAIRS, _PAIR),
     6: BINARY,
     7: list_of(MAX_ELEMENTS, _ORDER),
-    **dict.fromkeys((8, 9), _ENCRYPTED),
+    **dict.fromkeys((8, 9), REFUSED),  # encrypted columns
 }
 
 _SCHEMA, _ROW_GROUPS, _CHUNKS_FIELD = 2, 4, 1
@@ -117,14 +113,6 @@ PLAIN: Final = 0
 DICTIONARY_ENCODINGS: Final = frozenset({2, 8})
 ENCODINGS: Final = frozenset({PLAIN, 3, 4, *DICTIONARY_ENCODINGS})
 """Those that segments have, of levels too. In others values may be made of earlier ones."""
-_FOREIGN_CODECS: Final = {3: "LZO", 4: "BROTLI", 5: "Hadoop's LZ4"}
-_FOREIGN_ENCODINGS: Final = {
-    5: "DELTA_BINARY_PACKED",
-    6: "DELTA_LENGTH_BYTE_ARRAY",
-    7: "DELTA_BYTE_ARRAY",
-    9: "BYTE_STREAM_SPLIT",
-}
-"""Parquet's others: no segment has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +181,7 @@ class FileMetadata:
 def read_file_metadata(footer: bytes, position: int) -> FileMetadata:
     """Read and check a footer, without its length and the magic; it begins at ``position``.
 
-    Raises ForeignFeature: it has what no segment has; the file may be sound. ValueError: it is
-    malformed, contradicts itself, or has more than a segment may have.
+    Raises ValueError: it is malformed, contradicts itself, or has what no segment has.
     """
     try:
         return _Reading(footer, position).read()
@@ -287,7 +274,7 @@ class _Reading:
         if 1 in chunk or found[1] != leaf.kind or tuple(found[3]) != leaf.path:
             raise ValueError("a column chunk is not of its column")
         if codec not in CODECS or not ENCODINGS.issuperset(found[2]):
-            raise _not_read(codec, found[2])
+            raise ValueError(f"a column has codec {codec} and encodings {found[2]}")
         dictionary = found.get(11)
         least_position = len(_MAGIC)
         if not found[5]:  # other programs write row groups without rows, and no page in them
@@ -329,16 +316,6 @@ def _read_field(reader: CompactReader, field: int, kind: int, fields: Fields, fo
     found[field], reader.at = read_value(reader.data, reader.at, kind, fields[field])
 
 
-def _not_read(codec: int, encodings: Sequence[int]) -> ValueError:
-    """What to raise for a column with a codec or an encoding that no segment has."""
-    features = [] if codec in CODECS else [_FOREIGN_CODECS.get(codec)]
-    features += [_FOREIGN_ENCODINGS.get(number) for number in encodings if number not in ENCODINGS]
-    known = [feature for feature in features if feature is not None]
-    if len(known) < len(features):
-        return ValueError(f"a column has codec {codec} and encodings {encodings}")
-    return ForeignFeature(f"it has columns in {' and '.join(known)}")
-
-
 def _check_statistics(
     leaf: Leaf, found: Mapping[int, Any], values: int
 ) -> tuple[bytes | None, bytes | None]:
@@ -367,7 +344,7 @@ def _check_sizes(leaf: Leaf, found: Mapping[int, Any]) -> None:
 def _leaves(elements: Sequence[Mapping[int, Any]]) -> Iterator[Leaf]:
     """The Parquet columns of a schema, which is a tree whose nodes come before their children."""
     if len(elements) == 1:
-        raise ForeignFeature("it has no columns")
+        raise ValueError("it has no columns")
     if not elements or not elements[0].get(5):
         raise ValueError("it has no list of columns")
     # Of each open group: the children to come, the path, and its levels.

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import txnlog
@@ -475,3 +476,22 @@ def test_a_dump_holds_one_batch_at_a_time(tmp_path: Path) -> None:
         assert process.returncode == 0
         peaks_bytes.append(usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
     assert max(peaks_bytes) < peaks_bytes[0] + 30_000_000
+
+
+def test_parquet_files_of_others_are_refused(tmp_path: Path) -> None:
+    """They are not called damaged; in a segment of ours what no segment has is damage."""
+    path, rows = tmp_path / "foreign.parquet", pa.table({"a": [1.0, 2.0]})
+    pq.write_table(rows, path)
+    for verb in ("verify", "dump"):
+        refused = cli("segments", verb, "--file", path)
+        assert (refused.code, refused.out) == (1, "")
+        assert "is a Parquet file of another program, and no segment" in " ".join(
+            refused.err.split()
+        )
+    path.write_bytes(b"PARE" + bytes(100) + b"PARE")
+    refused = cli("segments", "verify", "--file", path)
+    assert (refused.code, "encrypted" in refused.err) == (1, True)
+    ours = rows.replace_schema_metadata({"txnlog.row_group_crc32c": "00000000"})
+    pq.write_table(ours, path, use_dictionary=False, column_encoding={"a": "BYTE_STREAM_SPLIT"})
+    damaged = cli("segments", "verify", "--file", path)
+    assert (damaged.code, "DAMAGED" in damaged.out) == (3, True)

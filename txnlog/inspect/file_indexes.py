@@ -26,8 +26,7 @@ from txnlog.kafka.folders import base_offset_of
 from txnlog.names import INDEX_ENDINGS, IndexKind, SegmentPaths
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.indexes.sparse import DEFAULT_INDEX_INTERVAL_BYTES
-from txnlog.segments.inspect.dump import is_shared
-from txnlog.segments.inspect.foreign import is_foreign
+from txnlog.segments.inspect.dump import is_foreign, is_shared
 from txnlog.segments.parquet.footer import read_tail
 
 
