@@ -17,7 +17,7 @@ import pytest
 from tests.support.admin.compacted_topics import compact
 from tests.support.tiers import more
 from txnlog.errors import CorruptRecord, InvalidOption
-from txnlog.read.latest import _filter, _which
+from txnlog.read.latest import _which
 from txnlog.read.newest_fold import NewestFold
 from txnlog.read.scanned_ranges import read_each
 from txnlog.results import DamagedRecords
@@ -376,37 +376,6 @@ def test_a_newest_record_that_is_damaged_leaves_its_flag_to_no_other() -> None:
     here = np.array([3, 5, 8, 9])
     assert _which(here, np.array([1, 3, 4, 8, 11])).tolist() == [True, False, True, False]
     assert _which(here[:0], here).tolist() == []
-
-
-def address(column: pa.Array) -> int:
-    """Where the first of its buffers lies."""
-    return int(next(buffer.address for buffer in column.buffers() if buffer is not None))
-
-
-def test_columns_of_one_value_are_not_copied() -> None:
-    """Those that are named, nulls and empty lists; but no list with a single item somewhere."""
-    lists = pa.list_(pa.string())
-    rows = pa.record_batch(
-        {
-            "topic": pa.array(["other"] + ["t"] * 6),
-            "offset": pa.array(range(7)),
-            "nulls": pa.nulls(7, pa.string()),
-            "some_nulls": pa.array([None] * 6 + ["x"]),
-            "empty": pa.array([["before"]] + [[]] * 6, lists),
-            "one_item": pa.array([[]] * 6 + [["x"]], lists),
-            "empty_or_null": pa.array([[]] * 4 + [None] * 3, lists),
-            "null_lists": pa.nulls(7, lists),
-        }
-    ).slice(1)
-    stays = pa.array([False, True, False, True, False, True])
-    found = _filter(rows, stays, ["topic"])
-    found.validate(full=True)
-    assert found.equals(rows.filter(stays))
-    shared = [
-        name for name in rows.schema.names if address(found.column(name)) == address(rows[name])
-    ]
-    assert shared == ["topic", "nulls", "empty", "null_lists"]
-    assert _filter(rows, pa.array([True] * 6), []) is rows
 
 
 @pytest.mark.parametrize("partitions", [1, 3])

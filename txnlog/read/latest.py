@@ -24,7 +24,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import structs
-from pyarrow import types
 
 from txnlog.columns.keys import encode_keys, home_of
 from txnlog.errors import InvalidOption
@@ -44,8 +43,6 @@ _HASHED_ROWS: Final = 1 << 12
 """Keys are hashed so many at a time: then their positions are short, too."""
 _LEAST_GAP: Final = 1 << 17
 """Offsets in a row without a newest record: fewer are read, to ask for no file twice."""
-_CONSTANT: Final = frozenset({"topic", "partition", "timestampType"})
-"""Columns that are of one value in each batch, by their meaning."""
 _NO_NUMBERS: Final = np.empty(0, np.int64)
 
 
@@ -172,16 +169,15 @@ def newest_rows(
     names = dict.fromkeys((*wanted.names, offset, deciding, *(keys if newest.newer else ())))
     known = {*keys} & {*wanted.names} if newest.keys else frozenset[str]()
     reading = replace(columns, names=tuple(n for n in names if n not in known), row_filter=None)
-    constant = [name for name in reading.names if reading.meaning(name) in _CONSTANT]
     matching = matching_ranges(parts, columns)
     chosen = [piece for part in matching for piece in newest.narrow(part)]
     with closing(_read(storage, chosen, reading, report)) as reads:
         for partition, rows, is_newest in _judge(reads, newest, keys, offset):
             flags = rows.column(deciding)
             stays = flags.is_valid() if is_plain else pc.invert(flags)
-            rows = _filter(
-                rows, stays if is_newest is None else pc.and_(stays, is_newest), constant
-            )
+            stays = stays if is_newest is None else pc.and_(stays, is_newest)
+            if stays.true_count < len(stays):
+                rows = rows.filter(stays)
             for name in known:
                 found = newest.key_column(partition, keys.index(name), rows.column(offset))
                 own = wanted.field(name)
@@ -190,28 +186,6 @@ def newest_rows(
                 rows = rows.filter(columns.row_filter.rows(rows))
             if rows.num_rows:
                 yield rows.select([*columns.names])
-
-
-def _filter(rows: pa.RecordBatch, stays: pa.Array, constant: Sequence[str]) -> pa.RecordBatch:
-    """The rows that stay; without a copy if all do, or of columns that are of one value."""
-    count = stays.true_count
-    if count == len(stays):
-        return rows
-    whole = {
-        name: column.slice(0, count)
-        for name, column in zip(rows.schema.names, rows.columns, strict=True)
-        if name in constant or _is_empty(column)
-    }
-    copied = rows.select([name for name in rows.schema.names if name not in whole]).filter(stays)
-    columns = [whole[name] if name in whole else copied.column(name) for name in rows.schema.names]
-    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
-
-
-def _is_empty(column: pa.Array) -> bool:
-    """Whether it has nulls alone, or empty lists alone, as headers often are."""
-    if column.null_count or not types.is_list(column.type):
-        return bool(column.null_count == len(column))
-    return len(column.flatten()) == 0
 
 
 def _judge(
