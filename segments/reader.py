@@ -397,13 +397,20 @@ def read_header(
     header = decode_header(
         window.get(position, stop, ahead_stop), name=file.name, position=position
     )
-    if check_identity and file.identity is not None:
-        file.identity.check(header, file.name, position)
-    check_order(header, last_offset, file.name, position)
     left = file.size_bytes - position
     if header.size_bytes > left:
         reason = f"{header.size_bytes} bytes are claimed, {left} are left"
         raise CorruptRecord.at(file.name, position, reason, header.base_offset)
+    if header.is_message_set and header.base_offset == 0:
+        # Its offset says nothing: those of the messages inside are known only when it is decoded.
+        data = window.get(position, position + header.size_bytes, ahead_stop)
+        decoded = decode_batch(
+            data, name=file.name, position=position, columns=TIMESTAMP_COLUMNS[1:]
+        )
+        header = decoded.header
+    if check_identity and file.identity is not None:
+        file.identity.check(header, file.name, position)
+    check_order(header, last_offset, file.name, position)
     return header
 
 

@@ -274,7 +274,7 @@ def _locate_messages(
 def _make_absolute(header: BatchHeader, offsets: Int64Array) -> Int64Array:
     if offsets[0] < 0 or not bool(np.all(offsets[1:] > offsets[:-1])):
         raise ValueError("offsets of the messages inside do not ascend")
-    last = header.base_offset
+    last = header.last_offset
     # Producers leave the wrapper's offset at 0, and old brokers kept it: then it means nothing.
     if last == 0 or last == offsets[-1]:
         return offsets

@@ -74,15 +74,19 @@ def wrapper(
     time_ms: int | None = None,
     log_append_time: bool = False,
     key: bytes | None = None,
+    magic: int = 1,
+    said_offset: int | None = None,
 ) -> bytes:
-    """A compressed set of magic 1; ``time_ms`` is what the message around it says."""
+    """A compressed set; ``time_ms`` and ``said_offset`` are what the message around it says."""
     message_set = records(values, key=key)
     data = bytearray(
-        encode_message_set(message_set, 1, compression=Compression.GZIP, base_offset=offset)
+        encode_message_set(message_set, magic, compression=Compression.GZIP, base_offset=offset)
     )
     data[17] |= 8 if log_append_time else 0
     if time_ms is not None:
         data[18:26] = time_ms.to_bytes(8, "big", signed=True)
+    if said_offset is not None:
+        data[:8] = said_offset.to_bytes(8, "big")
     data[12:16] = zlib.crc32(data[16:]).to_bytes(4, "big")
     return bytes(data)
 

@@ -258,6 +258,44 @@ def test_a_wrapper_may_say_an_older_time_than_its_messages(store: Store, tmp_pat
         assert found.offset == offset
 
 
+@pytest.mark.parametrize(
+    ("magic", "logs"),
+    [
+        pytest.param(1, {0: [True, False]}, id="relative"),
+        pytest.param(0, {0: [True, False]}, id="absolute"),
+        pytest.param(0, {0: [False], 5: [True, False]}, id="a later segment"),
+        pytest.param(0, {0: [False, True, False]}, id="within a segment"),
+        pytest.param(0, {0: [True], 5: [True, True]}, id="all"),
+    ],
+)
+def test_a_wrapper_whose_offset_says_nothing(
+    store: Store, tmp_path: Path, magic: int, logs: dict[int, list[bool]]
+) -> None:
+    """Old brokers kept the 0 of producers: wherever a read begins or ends, nothing is lost."""
+    made, following = {}, 0
+    for base, unset in logs.items():
+        made[base] = b""
+        for is_unset in unset:
+            values = [b"%d" % n for n in range(following, following + 5)]
+            made[base] += wrapper(
+                following, *values, magic=magic, said_offset=0 if is_unset else None
+            )
+            following += 5
+    store.kafka.import_topic("t", [folder(tmp_path, made)])
+    all_there = [(n, b"%d" % n) for n in range(following)]
+    assert offsets_and_values(store) == all_there
+    for stop in range(1, following + 1):
+        scan = store.snapshot(["t"]).scan("t", ending_offsets={TopicPartition("t", 0): stop})
+        assert scan.to_arrow().column("offset").to_pylist() == [*range(stop)]
+    if magic == 1:
+        found = store.snapshot(["t"]).offset_for_time(TopicPartition("t", 0), 1003)
+        assert found is not None
+        assert found.offset == 3
+    for start in range(1, following):
+        store.topics.delete_records({TopicPartition("t", 0): start})
+        assert offsets_and_values(store) == all_there[start:]
+
+
 def test_offsets_that_no_topic_has_are_refused(store: Store, tmp_path: Path) -> None:
     """Names and batches beyond what a segment can hold, and beyond all bounds."""
     with pytest.raises(InvalidOption, match="no topic has such offsets"):
