@@ -64,6 +64,53 @@ def test_a_field_that_must_be_there(store: Store) -> None:
             write(value)
 
 
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"a": 0, "b": "x"}, "M.b: of a oneof only one can be written, and a is there"),
+        ({"b": "x", "i": {}}, "M.i: of a oneof"),
+        ({"at": {"a": 1, "b": ""}}, "M.b: of a oneof"),
+        ({"list": [{"x": 1}, None]}, "a I in a list or a map is null"),
+        ({"map": {"k": None}}, "a I in a list or a map is null"),
+        ({"times": [None]}, "Timestamp in a list or a map is null"),
+        ({"texts": [None]}, "StringValue in a list or a map is null"),
+        ({"numbers": [None]}, "NoneType"),
+        ({"sizes": {"k": None}}, "NoneType"),
+        ({"sizes": [("k", 1), ("k", 2)]}, "M.sizes: a key of the map is there twice"),
+        ({"map": [("k", {}), ("k", {"x": 1})]}, "M.map: a key of the map is there twice"),
+    ],
+)
+def test_rows_that_would_lose_a_part(store: Store, row: dict[str, Any], reason: str) -> None:
+    """Values hold one member of a oneof, and no nulls: others are not left out in silence."""
+    text = """
+        syntax = "proto3";
+        import "google/protobuf/timestamp.proto";
+        import "google/protobuf/wrappers.proto";
+        message T { M at = 1; }
+        message I { int32 x = 1; }
+        message M {
+            oneof o { int32 a = 1; string b = 2; I i = 3; }
+            oneof p { int32 c = 4; string d = 5; }
+            repeated I list = 6; map<string, I> map = 7;
+            repeated google.protobuf.Timestamp times = 8;
+            repeated google.protobuf.StringValue texts = 9;
+            repeated int32 numbers = 10; map<string, int32> sizes = 11;
+            optional int32 maybe = 12; optional int32 other = 13;
+        }
+    """
+    store.schemas.add("s", text, "PROTOBUF")
+    message = "T" if "at" in row else "M"
+    write = ValueWriter(store.schemas, "protobuf", subject="s", message=message)
+    with pytest.raises(InvalidRecord, match=reason):
+        write(row)
+    if message == "M":
+        one_of_each = {"a": 1, "d": "x", "maybe": 0, "other": 0}
+        reader = ValueReader(store.schemas, "protobuf", subject="s", message="M")
+        found = reader(write(one_of_each))
+        assert {name: found[name] for name in one_of_each} == one_of_each
+        assert (found["b"], found["i"], found["c"]) == (None, None, None)
+
+
 def test_a_field_that_came_later(store: Store) -> None:
     """By numbers: what a schema does not name is passed over, or its default."""
     for more in (False, True):
@@ -226,6 +273,20 @@ def test_imports_are_in_a_set_or_references(store: Store, tmp_path: Path) -> Non
         store.schemas.add("missing", text_of(file), "PROTOBUF")
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_sets_of_any_size(count: int) -> None:
+    """The first bytes of some are a descriptor whose name is not valid UTF-8."""
+    for fields in range(1, 40):
+        files = [FileDescriptorProto(name=f"f{n}.proto", syntax="proto3") for n in range(count)]
+        for file in files:
+            message = file.message_type.add(name=f"M{file.name[1]}")
+            for number in range(1, fields + 1):
+                add(message, number, f"some_field_{number}", "int64")
+        data = FileDescriptorSet(file=files).SerializeToString()
+        found = read_protobuf(base64.b64encode(data).decode())
+        assert len(found.columns) == fields
+
+
 @pytest.mark.parametrize("is_set", [True, False])
 def test_own_files_of_protobuf_that_others_import(store: Store, *, is_set: bool) -> None:
     """As ``protoc --include_imports`` writes them: type.proto imports any.proto, too."""
@@ -310,6 +371,7 @@ def doubling() -> FileDescriptorProto:
     [
         ("AAAA", "not a descriptor"),
         ("", "no file"),
+        ("CgH/", "not a descriptor"),
         (base64.b64encode(b"\x0a\xff\xff\xff\xff").decode(), "not a descriptor"),
         (text_of(FileDescriptorProto(name="e.proto")), "has no message"),
     ],

@@ -326,7 +326,8 @@ def _files(text: str, name: str | None) -> list[Any] | None:
         return None
     try:
         file = FileDescriptorProto.FromString(data)
-        is_one = file.name.isprintable() and bool(file.name)
+        # A text that is not valid UTF-8 comes as bytes.
+        is_one = isinstance(file.name, str) and file.name.isprintable() and bool(file.name)
     except (DecodeError, UnicodeDecodeError):
         is_one = False
     try:
@@ -494,10 +495,17 @@ def _text(value: Any) -> Any:  # noqa: ANN401 - any value of Protobuf
 
 
 def _fill(message: Any, row: Mapping[str, Any], kind: Any) -> None:  # noqa: ANN401 - protobuf's
+    chosen: dict[str, str] = {}
     for field in kind.fields:
         value = row.get(field.name)
         if value is None:
             continue
+        if field.containing_oneof is not None:
+            other = chosen.setdefault(field.containing_oneof.full_name, field.name)
+            if other != field.name:
+                raise ValueError(
+                    f"{field.full_name}: of a oneof only one can be written, and {other} is there"
+                )
         if _is_map(field):
             pairs = value.items() if isinstance(value, Mapping) else value
             inner = field.message_type.fields_by_name["value"]
@@ -507,6 +515,8 @@ def _fill(message: Any, row: Mapping[str, Any], kind: Any) -> None:  # noqa: ANN
                     _fill_message(target[key], item, inner.message_type)
                 else:
                     target[key] = _from_value(item, inner)
+            if len(target) < len(pairs):
+                raise ValueError(f"{field.full_name}: a key of the map is there twice")
         elif field.is_repeated:
             target = getattr(message, field.name)
             for item in value:
@@ -523,13 +533,15 @@ def _fill(message: Any, row: Mapping[str, Any], kind: Any) -> None:  # noqa: ANN
 
 
 def _fill_message(message: Any, value: Any, kind: Any) -> None:  # noqa: ANN401 - protobuf's
+    if value is None:
+        raise ValueError(f"a {kind.full_name} in a list or a map is null: Protobuf has no nulls")
     if kind.full_name == _TIMESTAMP:
         since = value - _EPOCH
         message.seconds = since.days * 86_400 + since.seconds
         message.nanos = since.microseconds * 1000
     elif kind.full_name in _OWN:
         message.value = _from_value(value, kind.fields_by_name["value"])
-    elif value is not None:
+    else:
         _fill(message, value, kind)
 
 
