@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pytest
 from txnlog.errors import InvalidRecord, InvalidSchema
 from txnlog.store import Store
 from txnlog.values import ValueReader, ValueWriter
-from txnlog.values.json_schema import read_json_schema
+from txnlog.values.json_schema import JsonCodec, read_json_schema
 
 ORDER: dict[str, Any] = {
     "$schema": "http://json-schema.org/draft-07/schema#",
@@ -207,6 +208,78 @@ def test_odd_types_are_text(odd: Any) -> None:
     codec = read_json_schema(json.dumps(obj(a=odd)))
     assert codec.columns.field("a").type == pa.string()
     assert [*codec.why_not(codec)] == []
+
+
+ADDRESS = {"type": "object", "properties": {"street": {"type": "string"}}}
+STREET = pa.struct([pa.field("street", pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("reference", "definitions", "kind"),
+    [
+        ("#/$defs/a", {"a": ADDRESS}, STREET),
+        ("#a", {"a": {**ADDRESS, "$anchor": "a"}}, STREET),
+        ("#a", {"a": {**ADDRESS, "$id": "#a"}}, STREET),
+        ("#a", {"a": {**ADDRESS, "id": "#a"}}, STREET),
+        ("#a", {"b": {"items": [{**ADDRESS, "$anchor": "a"}]}}, STREET),
+        ("#a", {"a": {**ADDRESS, "$anchor": "a"}, "b": {"$anchor": "a"}}, pa.string()),
+        ("#a", {"a": {**ADDRESS, "$id": ["#a"], "$anchor": {}}}, pa.string()),
+        ("#a", {"a": ADDRESS}, pa.string()),
+        ("a", {"a": {**ADDRESS, "$id": "a"}}, pa.string()),
+    ],
+)
+def test_what_references_name(reference: str, definitions: Any, kind: pa.DataType) -> None:
+    """A place or a name within the schema; what neither is, or is twice, is text."""
+    schema = {**obj(home={"$ref": reference}), "$defs": definitions}
+    codec = read_json_schema(json.dumps(schema))
+    assert codec.columns.field("home").type == kind
+    schema["$defs"] = json.loads(json.dumps(definitions).replace("string", "integer"))
+    changed = [*read_json_schema(json.dumps(schema)).why_not(codec)]
+    assert bool(changed) == (kind == STREET)
+
+
+def test_properties_beside_all_of(store: Store) -> None:
+    """What it is based on has properties of its own, and may require some."""
+    base = obj(("id",), id=INT, note=TEXT)
+    schema = {
+        **obj(("note",), amount=NUMBER, id=NUMBER),
+        "allOf": [{"$ref": "#/$defs/base"}, {"not": {}}, 7, obj(more=INT)],
+        "$defs": {"base": {**obj(low=INT), "allOf": [base]}},
+    }
+    store.schemas.add("s", json.dumps(schema), "JSON")
+    reader = ValueReader(store.schemas, "json", subject="s")
+    kinds = {"id": pa.float64(), "note": pa.string(), "low": pa.int64(), "more": pa.int64()}
+    assert {**dict(zip(reader.schema.names, reader.schema.types, strict=True))} == {
+        **kinds,
+        "amount": pa.float64(),
+    }
+    write = ValueWriter(store.schemas, "json", subject="s")
+    row = {"id": 1.5, "note": "n", "low": 2, "more": 3, "amount": 0.5}
+    assert reader(write(row)) == row
+    for name in ("note", "id"):
+        with pytest.raises(InvalidRecord, match="requires"):
+            write({**row, name: None})
+
+
+@pytest.mark.parametrize("several", ["anyOf", "oneOf", "allOf", "enum", "type", "required"])
+def test_what_is_referred_to_often_is_looked_at_once(several: str) -> None:
+    """A list may be as long as the whole text."""
+    looks = []
+
+    class Parts(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            looks.append(several)
+            return super().__iter__()
+
+        def __contains__(self, one: object) -> bool:
+            looks.append(several)
+            return super().__contains__(one)
+
+    parts = Parts(["a", "b"] if several in ("type", "required") else [{"const": 0}] * 2)
+    definition = {**ADDRESS, several: parts} if several == "required" else {several: parts}
+    properties = {f"p{n}": {"$ref": "#/$defs/d"} for n in range(100)}
+    JsonCodec({"type": "object", "properties": properties, "$defs": {"d": definition}})
+    assert 0 < len(looks) < 9
 
 
 @pytest.mark.parametrize("text", ["{", "[" * 100_000, "7", " " * (1 << 20) + "{}"])

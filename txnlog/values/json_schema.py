@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -65,7 +66,7 @@ class JsonCodec:
     """A :class:`Codec` of an object; of anything else the column is ``value``."""
 
     def __init__(self, schema: Any) -> None:  # noqa: ANN401 - JSON
-        self._schema = schema
+        self._schema = _Document(schema)
         node = _Parser(schema).node(schema, (), 1)
         self._is_object = node.kind == "object"
         whole = _Node("object", False, {"value": replace(node, is_required=True)})
@@ -117,7 +118,8 @@ class JsonCodec:
         return b""
 
     def why_not(self, writer: JsonCodec) -> Iterator[str]:
-        return _Comparison(self._schema, writer._schema).why_not(self._schema, writer._schema)
+        mine, other = self._schema, writer._schema
+        return _Comparison(mine, other).why_not(mine.whole, other.whole)
 
 
 def read_json_schema(text: str, references: Sequence[tuple[str, str]] = ()) -> JsonCodec:  # noqa: ARG001
@@ -131,14 +133,28 @@ def read_json_schema(text: str, references: Sequence[tuple[str, str]] = ()) -> J
         raise InvalidSchema(f"it is not a JSON Schema: {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a part of a schema says by itself: its type, or the one part that it is, or null."""
+
+    kind: str = "text"
+    nullable: bool = True
+    only: Any = None
+    needed: Mapping[str, None] = field(default_factory=dict)
+
+
 class _Parser:
+    """Makes nodes of a schema. What may be long is looked at once, however many refer to it."""
+
     def __init__(self, whole: Any) -> None:  # noqa: ANN401 - JSON
-        self._whole = whole
+        self._whole = _Document(whole)
         self._nodes = 0
+        self._shapes: dict[int, _Shape] = {}
+        self._nulls: dict[int, bool] = {}
 
     def node(self, found: Any, above: tuple[str, ...], depth: int) -> _Node:  # noqa: ANN401 - JSON
         made = self._node(found, above, depth)
-        takes_null = made.takes_null and made.nullable and _may_be_null(found)
+        takes_null = made.takes_null and made.nullable and self._may_be_null(found)
         return replace(made, takes_null=takes_null)
 
     def _node(self, found: Any, above: tuple[str, ...], depth: int) -> _Node:  # noqa: ANN401 - JSON
@@ -150,51 +166,68 @@ class _Parser:
         if not isinstance(found, dict):
             return _Node("text")
         if isinstance(reference := found.get("$ref"), str):
-            target = _target(self._whole, reference)
+            target = self._whole.target(reference)
             if target is None or reference in above:
                 return _Node("text")
             return self.node(target, (*above, reference), depth)
-        for several in ("oneOf", "anyOf"):
-            if isinstance(parts := found.get(several), list):
-                others = [part for part in parts if part != {"type": "null"}]
-                if len(others) != 1:
-                    return _Node("text")
-                made = self.node(others[0], above, depth)
-                return _Node(made.kind, True, made.fields, made.items)
-        kinds = found.get("type")
-        if isinstance(kinds, list):
-            others = [kind for kind in kinds if kind != "null"]
-            nullable = "null" in kinds
-            kind = others[0] if len(others) == 1 else None
-        else:
-            kind, nullable = kinds, False
-        kind = kind if isinstance(kind, str) else "text"
+        shape = self._shapes.get(id(found))
+        if shape is None:
+            shape = self._shapes[id(found)] = _shape(found)
+        if shape.only is not None:
+            made = self.node(shape.only, above, depth)
+            return _Node(made.kind, True, made.fields, made.items)
+        kind, nullable = shape.kind, shape.nullable
         properties = found.get("properties")
         if kind == "object" and isinstance(properties, dict) and properties:
-            needed = _names(found.get("required"))
-            fields = {}
-            for name, inner in properties.items():
-                one = self.node(inner, above, depth + 1)
-                nullable_one = one.nullable or name not in needed
-                fields[name] = replace(one, nullable=nullable_one, is_required=name in needed)
+            bases = found.get("allOf")
+            fields: dict[str, _Node] = {}
+            for base in bases if isinstance(bases, list) else ():
+                fields |= self.node(base, above, depth).fields
+            own = {name: self.node(one, above, depth + 1) for name, one in properties.items()}
+            for name, one in {**fields, **own}.items():
+                is_needed = name in shape.needed or (name in fields and fields[name].is_required)
+                fields[name] = replace(
+                    one, nullable=one.nullable or not is_needed, is_required=is_needed
+                )
             return _Node("object", nullable, fields)
         if kind == "array" and isinstance(found.get("items"), dict):
             return _Node("array", nullable, items=self.node(found["items"], above, depth + 1))
         return _Node(kind, nullable) if kind in _SCALARS else _Node("text")
 
+    def _may_be_null(self, found: Any) -> bool:  # noqa: ANN401 - JSON
+        """Whether a part of a schema may take null, as far as its types and values say."""
+        if not isinstance(found, dict):
+            return found is not False
+        known = self._nulls.get(id(found))
+        if known is None:
+            known = self._nulls[id(found)] = self._takes_null(found)
+        return known
 
-def _may_be_null(found: Any) -> bool:  # noqa: ANN401 - JSON
-    """Whether a part of a schema may take null, as far as its types and values say."""
-    if not isinstance(found, dict):
-        return found is not False
-    for several, judge in (("oneOf", any), ("anyOf", any), ("allOf", all)):
-        if isinstance(parts := found.get(several), list) and not judge(map(_may_be_null, parts)):
+    def _takes_null(self, found: Mapping[str, Any]) -> bool:
+        for several, judge in (("oneOf", any), ("anyOf", any), ("allOf", all)):
+            parts = found.get(several)
+            if isinstance(parts, list) and not judge(map(self._may_be_null, parts)):
+                return False
+        values = found.get("enum")
+        if isinstance(values, list) and None not in values:
             return False
-    values = found.get("enum")
-    if isinstance(values, list) and None not in values:
-        return False
-    kinds = _kinds(found)
-    return found.get("const") is None and (kinds is None or "null" in kinds)
+        kinds = _kinds(found)
+        return found.get("const") is None and (kinds is None or "null" in kinds)
+
+
+def _shape(found: Mapping[str, Any]) -> _Shape:
+    for several in ("oneOf", "anyOf"):
+        if isinstance(parts := found.get(several), list):
+            others = [part for part in parts if part != {"type": "null"}]
+            return _Shape(only=others[0]) if len(others) == 1 else _Shape()
+    kinds = found.get("type")
+    nullable = False
+    if isinstance(kinds, list):
+        others = [kind for kind in kinds if kind != "null"]
+        nullable = "null" in kinds
+        kinds = others[0] if len(others) == 1 else None
+    kind = kinds if isinstance(kinds, str) else "text"
+    return _Shape(kind, nullable, needed=_names(found.get("required")))
 
 
 def _names(found: Any) -> Mapping[str, None]:  # noqa: ANN401 - JSON
@@ -203,17 +236,42 @@ def _names(found: Any) -> Mapping[str, None]:  # noqa: ANN401 - JSON
     return dict.fromkeys(one for one in given if isinstance(one, str))
 
 
-def _target(whole: Any, reference: str) -> Any:  # noqa: ANN401 - JSON
-    """What a reference within a schema names; None: nothing, or it leads elsewhere."""
-    if not reference.startswith("#"):
-        return None
-    found = whole
-    for part in reference[1:].split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
-        if not isinstance(found, dict) or key not in found:
+class _Document:
+    """A whole schema, for what is referred to in it."""
+
+    def __init__(self, whole: Any) -> None:  # noqa: ANN401 - JSON
+        self.whole = whole
+
+    def target(self, reference: str) -> Any:  # noqa: ANN401 - JSON
+        """What a reference names; None: nothing, or it leads elsewhere."""
+        if not reference.startswith("#"):
             return None
-        found = found[key]
-    return found
+        if reference[1:2] not in ("", "/"):
+            return self._anchors.get(reference)
+        found = self.whole
+        for part in reference[1:].split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            if not isinstance(found, dict) or key not in found:
+                return None
+            found = found[key]
+        return found
+
+    @cached_property
+    def _anchors(self) -> Mapping[str, Any]:
+        """The parts that have a name of their own; what two are called is none's."""
+        found: dict[str, Any] = {}
+        left = [self.whole]
+        while left:
+            match left.pop():
+                case list() as items:
+                    left.extend(items)
+                case dict() as part:
+                    left.extend(part.values())
+                    for key, sign in (("$anchor", "#"), ("$id", ""), ("id", "")):
+                        name = part.get(key)
+                        if isinstance(name, str) and (sign or name.startswith("#")):
+                            found[sign + name] = None if sign + name in found else part
+        return found
 
 
 def _fit(value: Any, node: _Node, place: str, rows: RowColumns) -> Any:  # noqa: ANN401 - JSON
@@ -294,7 +352,7 @@ def _checked_json(text: str, node: _Node) -> bytes:
 class _Comparison:
     """Of two whole schemas. What both refer to by the same name is compared once."""
 
-    def __init__(self, reader: Any, writer: Any) -> None:  # noqa: ANN401 - JSON
+    def __init__(self, reader: _Document, writer: _Document) -> None:
         self._reader = reader
         self._writer = writer
         self._compared: set[str] = set()
@@ -302,7 +360,7 @@ class _Comparison:
         """The references that were looked at, in what is not understood."""
 
     def _targets(self, reference: str) -> tuple[Any, Any]:
-        return _target(self._reader, reference), _target(self._writer, reference)
+        return self._reader.target(reference), self._writer.target(reference)
 
     def why_not(self, reader: Any, writer: Any, place: str = "", depth: int = 1) -> Iterator[str]:  # noqa: ANN401
         """Of a part of each. What is not understood must be the same."""
