@@ -273,6 +273,24 @@ def test_imports_are_in_a_set_or_references(store: Store, tmp_path: Path) -> Non
         store.schemas.add("missing", text_of(file), "PROTOBUF")
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_reference_is_meant_before_what_is_in_anothers_set(*, is_first: bool) -> None:
+    """Of the file that both bring, it is the one that has the name."""
+    files = [FileDescriptorProto(name=f"{name}.proto", syntax="proto3") for name in "ccbt"]
+    old, new, between, top = files
+    for file in files:
+        message = file.message_type.add(name=file.name[0].upper())
+        add(message, 1, "x", "int32" if file in (old, new) else ".C")
+    add(new.message_type[0], 2, "y", "int32")
+    add(top.message_type[0], 2, "b", ".B")
+    between.dependency.append("c.proto")
+    top.dependency.extend(["c.proto", "b.proto"])
+    references = [("c.proto", text_of(new)), ("b.proto", text_of(old, between))]
+    found = read_protobuf(text_of(top), references if is_first else references[::-1]).columns
+    assert found.field("x").type.names == ["x", "y"]
+    assert found.field("b").type.field("x").type == found.field("x").type
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_sets_of_any_size(count: int) -> None:
     """The first bytes of some are a descriptor whose name is not valid UTF-8."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import pickle
 import re
+from collections.abc import Callable
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 import txnlog
 from txnlog.errors import (
@@ -345,6 +349,69 @@ def test_references(store: Store) -> None:
         store.schemas.add("order", json.dumps(order), references=[missing])
     with pytest.raises(InvalidSchema, match=re.escape("no type 'shop.Item'")):
         store.schemas.add("order", json.dumps(order))
+
+
+def _record(name: str, **fields: str) -> str:
+    types = [
+        {"name": one, "type": kind, **({"default": 0} if kind == "int" else {})}
+        for one, kind in fields.items()
+    ]
+    return json.dumps({"type": "record", "name": name, "fields": types})
+
+
+def _file(name: str, **fields: str) -> str:
+    imports = [f'import "{kind}.proto"; ' for kind in fields.values() if kind in "ABC"]
+    listed = [f"{kind}32 {n}" if kind == "int" else f"{kind} {n}" for n, kind in fields.items()]
+    numbered = " ".join(f"{one} = {number};" for number, one in enumerate(listed, 1))
+    return f'syntax = "proto3"; {"".join(imports)}message {name} {{ {numbered} }}'
+
+
+def _descriptor(name: str, **fields: str) -> str:
+    file = FileDescriptorProto(name=f"{name}.proto", syntax="proto3")
+    message = file.message_type.add(name=name)
+    for number, (one, kind) in enumerate(fields.items(), 1):
+        if kind == "int":
+            message.field.add(name=one, number=number, label=1, type=5)
+        else:
+            file.dependency.append(f"{kind}.proto")
+            message.field.add(name=one, number=number, label=1, type=11, type_name=f".{kind}")
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "ending", "make"),
+    [
+        pytest.param("AVRO", "", _record, id="avro"),
+        pytest.param("PROTOBUF", ".proto", _file, id="protobuf"),
+        pytest.param("PROTOBUF", ".proto", _descriptor, id="descriptors"),
+    ],
+)
+def test_one_name_in_several_versions(
+    store: Store, kind: str, ending: str, make: Callable[..., str]
+) -> None:
+    """What the schema itself refers to is meant, in any order; else what is met first."""
+
+    def add(subject: str, text: str, **names: tuple[str, int]) -> None:
+        references = [SchemaReference(name + ending, *where) for name, where in names.items()]
+        store.schemas.add(subject, text, kind, references)
+
+    for fields in ({"a": "int"}, {"a": "int", "b": "int"}, {"a": "int", "b": "int", "c": "int"}):
+        add("c", make("C", **fields))
+    add("a", make("A", c="C"), C=("c", 2))
+    add("b", make("B", c="C"), C=("c", 1))
+    places = {"A": ("a", 1), "B": ("b", 1)}
+    for own in (None, 3):
+        for number, names in enumerate(permutations("AB" if own is None else "ABC")):
+            subject = f"top-{own}-{number}"
+            where = {name: places.get(name, ("c", own or 0)) for name in names}
+            types = {name.lower(): name for name in "ABC" if name in names}
+            add(subject, make("T", **types), **where)
+            found = ValueReader(store.schemas, kind.lower(), subject=subject).schema
+            inner = [found.field(name).type.field("c").type for name in "ab"]
+            if own is not None:
+                inner.append(found.field("c").type)
+            meant = own or {"A": 2, "B": 1}[names[0]]
+            assert [one.num_fields for one in inner] == [meant] * len(inner)
 
 
 class _Circle:

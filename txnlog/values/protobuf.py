@@ -287,15 +287,19 @@ def _all_files(text: str, references: Sequence[tuple[str, str]]) -> list[Any]:
     """The descriptors of a schema and of what it refers to, each behind what it imports."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-    files: list[Any] = []
     texts: dict[str, str] = {}
+    imported: list[Any] = []
+    named: list[Any] = []
     for name, used in references:
         found = _files(used, name)
-        files += found or ()
         if found is None:
             texts[name] = used
+        else:
+            imported += found[:-1]
+            named.append(found[-1])
     own = _files(text, None)
-    files += own or ()
+    # Of one name the last is taken: a reference before what came along in another one's set.
+    files = [*imported, *named, *(own or ())]
     if own is not None and not texts:
         return files
     main = _MAIN

@@ -96,15 +96,18 @@ def check_text(text: str) -> str:
 def with_references(schemas: Schemas, schema: RegisteredSchema) -> Sequence[tuple[str, str]]:
     """The names and texts of what a schema refers to, each behind what it needs itself.
 
+    Each name is there once: it is what the schema itself means by it, else what is met first.
+
     Raises UnknownSchema: one is not there. InvalidSchema: there are too many, or a circle.
     """
     found: dict[tuple[str, int], tuple[str, str]] = {}
+    named = {one.name: (one.subject, one.version) for one in reversed(schema.references)}
     asked = size = 0
 
     def walk(one: RegisteredSchema, above: tuple[tuple[str, int], ...]) -> Iterator[None]:
         nonlocal asked, size
         for reference in one.references:
-            where = (reference.subject, reference.version)
+            where = named.setdefault(reference.name, (reference.subject, reference.version))
             if where in found:
                 continue
             asked += 1
