@@ -113,6 +113,23 @@ def test_values_of_several_versions_are_columns_of_the_newest(schemas: Store) ->
     assert counted.asked == [1, 99]
 
 
+def test_several_ids_cost_what_one_does(store: Store) -> None:
+    """A batch of two versions is one piece, however many rows it has."""
+    fields = [{"name": f"f{number}", "type": "int"} for number in range(20)]
+    later = {"name": "later", "type": "int", "default": 0}
+    for named in (fields, [*fields, later]):
+        store.schemas.add("s", json.dumps({"type": "record", "name": "R", "fields": named}))
+    row = {f"f{number}": number for number in range(20)}
+    old, new = (
+        ValueWriter(store.schemas, "avro", subject="s", version=number)(row) for number in (1, 2)
+    )
+    reader = ValueReader(store.schemas, "avro", subject="s")
+    batch = pa.record_batch({"value": pa.array([old, new] * 10_000, pa.binary())})
+    (found,) = reader.read([batch])
+    assert found.num_rows == 20_000
+    assert found["_error"].null_count == 20_000
+
+
 @pytest.mark.parametrize("kind", [pa.large_binary(), pa.binary_view()])
 def test_slices_and_other_layouts_of_bytes(schemas: Store, kind: pa.DataType) -> None:
     """Whatever Arrow calls them, and wherever they begin."""

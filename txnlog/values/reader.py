@@ -16,7 +16,7 @@ from txnlog.segments.records import HEADERS_TYPE
 from txnlog.values.avro_columns import MOST_SHOWN, Problems
 from txnlog.values.codecs import Codec, make_codec
 from txnlog.values.framing import Frames, check_id_bytes
-from txnlog.values.rows import BYTES_OF_FIELD, TooManyFields, check_together, width_of
+from txnlog.values.rows import BYTES_OF_FIELD, Budget, TooManyFields, check_together, width_of
 from txnlog.values.schemas import (
     MOST_IDS,
     MOST_TOGETHER_BYTES,
@@ -151,7 +151,7 @@ class ValueReader:
         count = len(values)
         check_together(count, self._width)
         frames = Frames(_as_binary(values), self._id_bytes)
-        size = 0
+        budget = Budget()
         reasons = frames.problems
         made: list[pa.Array] = []
         rows: list[Any] = []
@@ -172,9 +172,8 @@ class ValueReader:
                 continue
             for number, reason in problems.reasons.items():
                 reasons[int(mine[number])] = f"schema {schema_id}: {reason}"[:MOST_SHOWN]
-            size += max(0, found.nbytes - int((ends - starts).sum()))
-            if made:
-                check_together(count, size // BYTES_OF_FIELD)
+            if count > 1:
+                budget.spend(max(0, found.nbytes - int((ends - starts).sum())) // BYTES_OF_FIELD)
             made.append(found)
             rows.append(mine)
         columns = self._in_rows(made, rows, count, reasons)
