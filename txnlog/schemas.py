@@ -154,7 +154,8 @@ class SchemaAdmin:
 
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
-        self._known = _State()
+        self._last: tuple[object, _State] = (None, _State())
+        """The state that was read last, and what it was read of."""
 
     def __reduce__(self) -> tuple[type[SchemaAdmin], tuple[object, ...]]:
         # Travels as the place of its store; what it has read is read again where it arrives.
@@ -165,9 +166,10 @@ class SchemaAdmin:
 
         Raises UnknownSchema.
         """
-        if schema_id not in self._known.ids:
-            self._known = self._read()
-        return self._known.by_id(schema_id)
+        state = self._last[1]
+        if schema_id not in state.ids:
+            state = self._read()
+        return state.by_id(schema_id)
 
     def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
         """A version of a subject; None: the newest that is not deleted.
@@ -175,9 +177,10 @@ class SchemaAdmin:
         One that was deleted is found by its number until it is deleted for good: others refer to
         it. Raises UnknownSchema.
         """
-        if version is None or version not in self._known.versions.get(subject, {}):
-            self._known = self._read()
-        return self._known.version(subject, version)
+        state = self._last[1]
+        if version is None or version not in state.versions.get(subject, {}):
+            state = self._read()
+        return state.version(subject, version)
 
     def list(
         self, subject: str | None = None, *, deleted: bool = False
@@ -190,7 +193,7 @@ class SchemaAdmin:
 
         Raises UnknownSchema: there is no such subject.
         """
-        self._known = state = self._read()
+        state = self._read()
         among = state.deleted if deleted else state.versions
         if subject is not None and not among.get(subject):
             if deleted and state.versions.get(subject):
@@ -240,8 +243,8 @@ class SchemaAdmin:
             UnknownSchema: one that it refers to is not there.
         """
         given = self._given(subject, text, schema_type, references)
-        self._known = state = self._read()
-        return self._against(given, self._codec(given), state)
+        state = self._read()
+        return self._against(given, _codec(given, state), state)
 
     @writes
     def add(
@@ -270,8 +273,8 @@ class SchemaAdmin:
             ConcurrentTransactions: others have changed the topic again and again meanwhile.
         """
         given = self._given(subject, text, schema_type, references)
-        codec = self._codec(given)
-        self._known = state = self._read()
+        state = self._read()
+        codec = _codec(given, state)
         found = state.find(given)
         if found is not None and found.subject == subject:
             return found
@@ -280,6 +283,7 @@ class SchemaAdmin:
             found = state.find(given)
             if found is not None and found.subject == subject:
                 return [], found
+            with_references(state, given)  # one may have been deleted meanwhile
             if reasons := self._against(given, codec, state):
                 more = f" (and {len(reasons) - 5} more)" if len(reasons) > 5 else ""
                 raise InvalidSchema(
@@ -323,7 +327,7 @@ class SchemaAdmin:
             InvalidOption: other schemas refer to one; or ``permanent`` comes first.
             ConcurrentTransactions: others have changed the topic again and again meanwhile.
         """
-        self._known = state = self._read()
+        state = self._read()
         doomed = _doomed(state, subject, version, permanent=permanent)
         if dry_run:
             return doomed
@@ -333,7 +337,7 @@ class SchemaAdmin:
             return _deletions(state, doomed, permanent=permanent), doomed
 
         deleted: Sequence[RegisteredSchema] = self._change(decide)
-        self._known = _State()
+        self._last = (None, _State())
         return deleted
 
     # -- what is asked for -----------------------------------------------------------------------
@@ -349,16 +353,13 @@ class SchemaAdmin:
         _check_subject(subject)
         return RegisteredSchema(0, kind, check_text(text), tuple(references), subject)
 
-    def _codec(self, schema: RegisteredSchema) -> Codec:
-        return parse_schema(schema.schema_type, schema.text, with_references(self, schema))
-
     def _against(self, given: RegisteredSchema, codec: Codec, state: _State) -> Sequence[str]:
         assert given.subject is not None
         mode = state.mode(given.subject)
         earlier = sorted(state.versions.get(given.subject, {}).items())
         if not mode.endswith("_TRANSITIVE"):
             earlier = earlier[-1:]
-        codecs = [] if mode == "NONE" else [(n, self._codec(one)) for n, one in earlier]
+        codecs = [] if mode == "NONE" else [(n, _codec(one, state)) for n, one in earlier]
         return [*incompatibilities(mode, codec, codecs)]
 
     # -- the topic -------------------------------------------------------------------------------
@@ -366,9 +367,16 @@ class SchemaAdmin:
     def _read(self) -> _State:
         """The state of now. Raises what :func:`_state_in` does."""
         try:
-            return _state_in(take_snapshot(self._logs, [TOPIC]))
+            snapshot = take_snapshot(self._logs, [TOPIC])
         except UnknownTopicOrPartition:
             return _State()
+        view = snapshot.view(TOPIC)
+        place = (view.topic_id, view.beginning_offsets, view.end_offsets)
+        read, state = self._last
+        if place != read:
+            state = _state_in(snapshot)
+            self._last = (place, state)
+        return state
 
     def _change(self, decide: Callable[[_State], tuple[_Records, Any]]) -> Any:  # noqa: ANN401
         """Write what follows from the state, while nobody else changes it."""
@@ -384,7 +392,7 @@ class SchemaAdmin:
             try:
                 with producer:
                     producer.init_transactions()
-                    self._known = state = self._read()
+                    state = self._read()
                     records, result = decide(state)
                     if records:
                         with producer.transaction():
@@ -463,6 +471,10 @@ def _state_in(snapshot: Snapshot) -> _State:
         for one in versions.values():
             state.ids.setdefault(one.id, one)
     return state
+
+
+def _codec(schema: RegisteredSchema, state: _State) -> Codec:
+    return parse_schema(schema.schema_type, schema.text, with_references(state, schema))
 
 
 def _check_subject(subject: object) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+import txnlog.schemas
 from txnlog.errors import InvalidOption, InvalidRecord, InvalidSchema, UnknownSchema
-from txnlog.schemas import TOPIC
-from txnlog.store import Store
-from txnlog.testing import Process, Simulation, preemptions, random_choice
+from txnlog.schemas import TOPIC, SchemaAdmin
+from txnlog.snapshot import Snapshot
+from txnlog.store import Store, attach
+from txnlog.testing import Process, Simulation, VirtualClock, preemptions, random_choice
 from txnlog.values import SchemaReference
 from txnlog.values.schemas import RegisteredSchema, with_references
 
@@ -121,6 +123,62 @@ def test_what_others_refer_to_is_not_deleted(store: Store) -> None:
     schemas.delete("order", permanent=True)
     schemas.delete("item", permanent=True)
     assert schemas.list(deleted=True) == []
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_what_is_gone_is_referred_to_by_nothing_new(
+    store: Store, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Though whoever registers the schema has read it, and somebody else has deleted it."""
+    schemas, other = store.schemas, attach(store.storage, clock=VirtualClock(seed=9)).schemas
+    schemas.add("item", json.dumps({"type": "record", "name": "I", "fields": []}))
+
+    def delete_for_good(*_: object) -> None:
+        for permanent in (False, True):
+            other.delete("item", permanent=permanent)
+
+    if when == "before":
+        schemas.version("item", 1)
+        delete_for_good()
+    else:
+        monkeypatch.setattr("txnlog.schemas.SchemaAdmin._make_topic", lambda _: None)
+        changes = SchemaAdmin._change
+
+        def change(admin: SchemaAdmin, decide: Any) -> Any:
+            if admin is schemas:
+                delete_for_good()
+            return changes(admin, decide)
+
+        monkeypatch.setattr("txnlog.schemas.SchemaAdmin._change", change)
+    order = {"type": "record", "name": "O", "fields": [{"name": "i", "type": "I"}]}
+    with pytest.raises(UnknownSchema, match="refers to one"):
+        schemas.add("order", json.dumps(order), references=[SchemaReference("I", "item", 1)])
+    with pytest.raises(UnknownSchema, match="no subject 'order'"):
+        other.version("order")
+
+
+def test_what_has_not_changed_is_read_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many ids are unknown; what somebody else adds is found at once."""
+    schemas, other = store.schemas, attach(store.storage, clock=VirtualClock(seed=9)).schemas
+    other.add("a", schema(x=None))
+    reads = []
+
+    def state_in(snapshot: Snapshot) -> Any:
+        reads.append(snapshot)
+        return read(snapshot)
+
+    read = txnlog.schemas._state_in
+    monkeypatch.setattr("txnlog.schemas._state_in", state_in)
+    for schema_id in range(2, 30):
+        with pytest.raises(UnknownSchema):
+            schemas.by_id(schema_id)
+    assert len(reads) == 1
+    other.add("a", schema(x=None, y=1))
+    assert schemas.by_id(2).version == 2
+    store.topics.delete(TOPIC)
+    other.add("b", schema(x=None))
+    other.add("b", schema(x=None, z=1))
+    assert schemas.version("b", 2).text == schema(x=None, z=1)
 
 
 MODES: Mapping[str, tuple[bool, bool, bool]] = {
