@@ -479,6 +479,12 @@ def test_schemas_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = reader.decode(pa.array(values)).errors.to_pylist()
     assert errors[:4] == [None] * 4
     assert "schema 5: more than 3500 bytes of schemas" in errors[4]
+    # Each of 4 to 7 refers to two others.
+    monkeypatch.setattr("txnlog.values.reader.MOST_TOGETHER_BYTES", 7_000)
+    reader = ValueReader(_Large(1_000, referring=True), "avro", subject="s")
+    values = [b"\0\0\0\0" + bytes([number]) for number in range(4, 8)]
+    errors = reader.decode(pa.array(values)).errors.to_pylist()
+    assert [reason is None for reason in errors] == [True] * 2 + [False] * 2
 
 
 def test_schemas_in_files(tmp_path: Path, schemas: Store) -> None:

@@ -14,7 +14,7 @@ from txnlog.errors import InvalidOption, InvalidRecord, InvalidSchema, UnknownSc
 from txnlog.schema import HEADERS, OFFSET, PARTITION, TIMESTAMP, TOPIC
 from txnlog.segments.records import HEADERS_TYPE
 from txnlog.values.avro_columns import MOST_SHOWN, Problems
-from txnlog.values.codecs import Codec, make_codec
+from txnlog.values.codecs import Codec, make_codec, parse_schema
 from txnlog.values.framing import Frames, check_id_bytes
 from txnlog.values.rows import BYTES_OF_FIELD, Budget, TooManyFields, check_together, width_of
 from txnlog.values.schemas import (
@@ -23,6 +23,7 @@ from txnlog.values.schemas import (
     PinnableSchemas,
     Schemas,
     check_schema_type,
+    with_references,
 )
 
 KEY: Final = "_key"
@@ -276,10 +277,11 @@ class ValueReader:
             found = self._schemas.by_id(schema_id)
             if found.schema_type != self._type:
                 return f"schema {schema_id} is {found.schema_type}, not {self._type}"
-            self._size += len(found.text)
+            references = with_references(self._schemas, found)
+            self._size += len(found.text) + sum(len(text) for _, text in references)
             if self._size > MOST_TOGETHER_BYTES:
                 return f"schema {schema_id}: more than {MOST_TOGETHER_BYTES} bytes of schemas"
-            return make_codec(self._schemas, found)
+            return parse_schema(found.schema_type, found.text, references)
         except UnknownSchema as error:
             return f"schema {schema_id} is unknown: {error}"[:MOST_SHOWN]
         except InvalidSchema as error:
