@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 
 from tests.ui.ui_browser import HOSTILE, text_of
 from txnlog.read.search import find_records
+from txnlog.schemas import SchemaAdmin
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage
@@ -24,7 +25,7 @@ from txnlog.ui.console import Console
 from txnlog.ui.look import Look, SoughtRecords, look_at
 from txnlog.ui.record_query import find_zone
 from txnlog.ui.render import show_cell, show_line, show_time
-from txnlog.values import ValueWriter
+from txnlog.values import RegisteredSchema, ValueWriter
 
 AT = "/topics/orders/records"
 
@@ -407,6 +408,27 @@ def test_values_that_carry_the_id_of_a_schema_show_their_fields(
     assert '"id":7' in text.replace(" ", "")
     assert "plain" in text
     assert "\\x00\\x00\\x00\\x00cxyz" in text
+
+
+def test_fields_are_looked_for_for_a_while(
+    store: Store, browser: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of many schemas that take long is shown without the fields of the last."""
+    asked: list[int] = []
+
+    def by_id(_: SchemaAdmin, schema_id: int) -> RegisteredSchema:
+        asked.append(schema_id)
+        return RegisteredSchema(schema_id, "JSON" if schema_id % 2 else "AVRO", '"int"')
+
+    monkeypatch.setattr(SchemaAdmin, "by_id", by_id)
+    monkeypatch.setattr(type(store.logs.clock), "monotonic_s", lambda _: 0.6 * len(asked))
+    store.topics.create("slow")
+    with store.producer() as producer:
+        for number in range(50):
+            producer.send("slow", b"\0\0\0\0" + bytes([number, 2]))
+    shown = browser.get("/topics/slow/records").text
+    assert asked == [0, 1, 2, 3]
+    assert re.findall("Fields <small>schema ([0-9]+)</small>", shown) == ["2", "0"]
 
 
 def test_values_of_each_message_of_a_proto_show_their_fields(

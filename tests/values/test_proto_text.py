@@ -144,7 +144,7 @@ def test_a_machine_that_is_too_busy_says_nothing_of_a_text(
     store.schemas.add("order", f"{ORDER} // {does}", "PROTOBUF")
     schema_id = store.schemas.version("order").id.to_bytes(4, "big")
     store.schemas.add("other", ORDER, "PROTOBUF")
-    compiler.compile_proto.cache_clear()
+    compiler._compile_small.cache_clear()
     reader = ValueReader(store.schemas, "protobuf", subject="other")
     monkeypatch.setattr(compiler, "_TIMEOUT_S", 0.5)
     monkeypatch.setattr(compiler, "_CHILD", does)
@@ -187,6 +187,15 @@ def test_a_text_is_compiled_once(store: Store, monkeypatch: pytest.MonkeyPatch) 
     store.schemas.add("order", f"{ORDER} // once", "PROTOBUF")
     monkeypatch.setattr(compiler, "_run", None)
     for _ in range(3):
+        ValueReader(store.schemas, "protobuf", subject="order")
+
+
+def test_what_is_long_is_not_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some hundred results of megabytes would be more than there is memory."""
+    text = f"{ORDER} // {'x' * compiler._MOST_KEPT}"
+    store.schemas.add("order", text, "PROTOBUF")
+    monkeypatch.setattr(compiler, "_run", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
         ValueReader(store.schemas, "protobuf", subject="order")
 
 

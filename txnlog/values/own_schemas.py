@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import numpy as np
@@ -17,17 +17,20 @@ from txnlog.values.schemas import Schemas
 
 
 def decode_each(
-    schemas: Schemas, values: pa.Array
+    schemas: Schemas, values: pa.Array, is_over: Callable[[], bool]
 ) -> Iterator[tuple[int, Numbers, pa.RecordBatch]]:
     """The values that can be decoded: an id, their numbers, and a row for each.
 
     Of a .proto each message has columns of its own. Values that cannot be decoded are left out: one
-    may begin as if it carried an id. Looking for unknown ids ends with the first.
+    may begin as if it carried an id. Looking for unknown ids ends with the first, and all ends at
+    the first id for which it ``is_over``: the text of each .proto costs a compiler's process.
 
     Raises StorageError: the schemas cannot be read.
     """
     frames = Frames(values, 4)
     for schema_id, chosen in frames.by_id():
+        if is_over():
+            return
         try:
             codec = make_codec(schemas, schemas.by_id(schema_id))
         except UnknownSchema:

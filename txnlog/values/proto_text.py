@@ -24,6 +24,8 @@ _CPU_S: Final = 20
 _TIMEOUT_S: Final = 120
 _KILLED: Final = -9
 _MOST_OUTPUT: Final = 16 << 20
+_MOST_KEPT: Final = 1 << 18
+"""Results of texts up to this are kept; they are about as long."""
 _NAME: Final = re.compile(r"(?:\w[\w.+-]*/)*\w[\w.+-]*\.proto", re.ASCII)
 _MOST_CHARS: Final = 200
 _MOST_SHOWN: Final = 300
@@ -51,7 +53,6 @@ sys.exit(protoc.main(["protoc", *sys.argv[1:]]))
 """
 
 
-@lru_cache(maxsize=256)
 def compile_proto(main: str, texts: Sequence[tuple[str, str]], descriptors: bytes) -> bytes:
     """A descriptor set of a file and all that it imports, each file behind what it imports.
 
@@ -61,6 +62,12 @@ def compile_proto(main: str, texts: Sequence[tuple[str, str]], descriptors: byte
     InvalidOption: the compiler is not installed; StorageError: this machine cannot run it, which
     says nothing of the text.
     """
+    size = len(descriptors) + sum(len(text) for _, text in texts)
+    compiled = _compile_small if size <= _MOST_KEPT else _compile
+    return compiled(main, texts, descriptors)
+
+
+def _compile(main: str, texts: Sequence[tuple[str, str]], descriptors: bytes) -> bytes:
     require_package("grpc_tools", "registry", "the text of a .proto")
     for name, _ in texts:
         if len(name) > _MOST_CHARS or not _NAME.fullmatch(name):
@@ -76,6 +83,9 @@ def compile_proto(main: str, texts: Sequence[tuple[str, str]], descriptors: byte
         raise StorageError(f"the compiler of .proto has not ended in {_TIMEOUT_S} s") from error
     except OSError as error:
         raise StorageError(f"the compiler of .proto cannot be run: {error!s:.300}") from error
+
+
+_compile_small = lru_cache(maxsize=256)(_compile)
 
 
 def _write(path: Path, text: str) -> None:

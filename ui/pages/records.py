@@ -14,6 +14,7 @@ import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import Response
 
+from txnlog.clock import Clock
 from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import ConsumerRecord, each_record
@@ -29,6 +30,7 @@ from txnlog.values.own_schemas import decode_each
 
 SHOWN: Final = 50
 _MOST_TAKEN: Final = 4 * SHOWN
+_MOST_DECODING_S: Final = 2
 _PLAIN_CHARS: Final = f"{ascii_letters}{digits}._-"
 
 
@@ -62,7 +64,7 @@ def show_records(console: Console, request: Request) -> Response:
     to_newer = sum(ends[p] - upper[p] for p in chosen)
     offsets = sum(ends[p] - starts[p] for p in chosen)
     shown = look.found if older is query.newest_first else look.found[::-1]
-    fields = [None] * len(shown) if columns else _fields_of(console.store.schemas, shown)
+    fields = [None] * len(shown) if columns else _fields_of(console.store.schemas, shown, clock)
     content |= {
         "look": look,
         "rows": [
@@ -175,18 +177,25 @@ def _cell_of(value: object) -> bytes | None:
 
 
 def _fields_of(
-    schemas: Schemas, records: Sequence[ConsumerRecord]
+    schemas: Schemas, records: Sequence[ConsumerRecord], clock: Clock
 ) -> list[tuple[int, bytes] | None]:
     """Of each record the id of its schema and its fields as JSON; None: it has none.
 
-    Schemas are looked for only if a value begins as one that carries an id.
+    Schemas are looked for only if a value begins as one that carries an id, and only for a while:
+    what is not decoded by then is shown as it is, and may be when the page is asked for again.
     """
     found: list[tuple[int, bytes] | None] = [None] * len(records)
     values = [record.value for record in records]
     if not any(value is not None and value[:1] == b"\0" and len(value) > 5 for value in values):
         return found
+    until_s = clock.monotonic_s() + _MOST_DECODING_S
+
+    def is_over() -> bool:
+        return clock.monotonic_s() > until_s
+
     try:
-        for schema_id, rows, columns in decode_each(schemas, pa.array(values, pa.binary())):
+        binary = pa.array(values, pa.binary())
+        for schema_id, rows, columns in decode_each(schemas, binary, is_over):
             texts = json_objects(columns.schema.names, columns.columns, columns.num_rows)
             for row, text in zip(rows.tolist(), texts.to_pylist(), strict=True):
                 found[row] = (schema_id, text.encode())
