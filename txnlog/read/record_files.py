@@ -8,7 +8,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import IO, Any, Final, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
@@ -30,7 +30,6 @@ ENCODINGS: Final = ("text", "hex", "base64")
 _FORMULA: Final = r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"
 """How a cell begins that spreadsheets may take for a formula; with the wide forms of =, +, - and @.
 """
-_BYTES: Final = ("key", "value", "_key", "_value")
 _GROUP_BYTES: Final = 16 << 20
 """About how many bytes of records are buffered for one row group or batch."""
 
@@ -144,7 +143,12 @@ def _publish(target: Path) -> Iterator[IO[bytes]]:
 def _parquet(file: IO[bytes], schema: pa.Schema) -> _Writer:
     from pyarrow import parquet
 
-    return parquet.ParquetWriter(file, schema, compression="zstd")  # type: ignore[no-any-return]
+    try:
+        return parquet.ParquetWriter(file, schema, compression="zstd")  # type: ignore[no-any-return]
+    except pa.ArrowNotImplementedError as error:  # of a struct without fields
+        raise InvalidOption(
+            f"Parquet cannot hold a column: {error}; choose arrow, or other columns"
+        ) from error
 
 
 def _arrow(file: IO[bytes], schema: pa.Schema) -> _Writer:
@@ -164,7 +168,7 @@ def _csv(file: IO[bytes], schema: pa.Schema) -> _Writer:
             )
     fields = [
         pa.field(field.name, pa.string())
-        if (field.name in _BYTES and pa.types.is_binary(field.type)) or field.type == HEADERS_TYPE
+        if _is_bytes(field.type) or field.type == HEADERS_TYPE
         else field
         for field in schema
     ]
@@ -179,16 +183,20 @@ _WRITERS: Final[dict[str, Callable[[IO[bytes], pa.Schema], _Writer]]] = {
 
 
 def _as_text(table: pa.Table, encoding: str) -> pa.Table:
-    """CSV has no bytes and no lists: keys and values become text, headers JSON."""
-    for name in _BYTES:
-        if name in table.schema.names and pa.types.is_binary(table.schema.field(name).type):
-            column = _text_column(table.column(name), name, encoding)
-            table = table.set_column(table.schema.get_field_index(name), name, column)
+    """CSV has no bytes and no lists: bytes become text, headers JSON."""
     for at, field in enumerate(table.schema):
-        if field.type == HEADERS_TYPE:
+        if _is_bytes(field.type):
+            column = _text_column(table.column(at), field.name, encoding)
+            table = table.set_column(at, field.name, column)
+        elif field.type == HEADERS_TYPE:
             lines = [_headers_json(headers) for headers in table.column(at).to_pylist()]
             table = table.set_column(at, field.name, pa.array(lines, pa.string()))
     return table
+
+
+def _is_bytes(kind: Any) -> bool:  # noqa: ANN401 - pyarrow has no types
+    of_bytes = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    return any(is_one(kind) for is_one in of_bytes)
 
 
 def _without_formulas(schema: pa.Schema, escape: bool) -> pa.Schema:
@@ -224,11 +232,11 @@ def _escaped(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def _text_column(column: pa.ChunkedArray, name: str, encoding: str) -> pa.ChunkedArray:
     if encoding == "text":
         try:
-            return column.cast(pa.string())
+            return column.cast(pa.binary()).cast(pa.string())
         except pa.ArrowInvalid as error:
             raise InvalidOption(
-                f"a {name} is not UTF-8 text, which is all that CSV can hold; choose the encoding "
-                "hex or base64, or another file format"
+                f"a value of column {name!r} is not UTF-8 text, which is all that CSV can hold; "
+                "choose the encoding hex or base64, or another file format"
             ) from error
     encode = bytes.hex if encoding == "hex" else _base64
     found = [None if data is None else encode(data) for data in column.to_pylist()]

@@ -55,7 +55,7 @@ class Rows(ABC):
         Args:
             path: a file that must not exist yet. It appears when it is complete.
             file_format: 'parquet', 'arrow' (an IPC file) or 'csv'; None: by the path's ending.
-            encoding: for CSV, how keys and values are written: 'text', 'hex' or 'base64'.
+            encoding: for CSV, how bytes are written: 'text', 'hex' or 'base64'.
             escape_formulas: for CSV, put an apostrophe before each text, and name of a column, that
                 a spreadsheet would take for a formula: for records of others.
             progress: called with the number of records done and, at most, in all.
