@@ -89,7 +89,11 @@ def test_more_runs(weather: Any, runs: int) -> None:
 
 @pytest.mark.more
 def test_runs_that_once_went_wrong() -> None:
-    """Two brought a root in at once; a root joined while another one was slow."""
+    """Two brought a root in at once; a root joined while another one was slow.
+
+    And while another process gave the leader back what it had lost.
+    """
+    run_seeds([170], ROUGH, decays=True, operated=True)
     run_seeds([100424], ROUGH, placed=True, roots=4, operated=True, completes=False)
     run_seeds((100126, 100266), CALM, stalls=True, completes=False)
 

@@ -207,7 +207,7 @@ def _give_back_lost(
     is_sound: IsSound,
     named: NamedFiles,
 ) -> set[str]:
-    """Give the leader what it has lost of what must be there; returns what it has got.
+    """Give the leader what it has lost of what must be there; returns what it has got since.
 
     That is what a log names, then the leader lacks, and the log still names: so nobody has deleted
     it. What a log lets go of while it is copied is deleted again, as a deletion may have passed.
@@ -219,7 +219,9 @@ def _give_back_lost(
     given: set[str] = set()
     for topic, wanted in needed.items():
         found, tried = wanted - there, set[str]()
-        while lost := _lacked_by_leader(agreement, epoch, found):
+        while found:
+            lost = _lacked_by_leader(agreement, epoch, found)
+            given |= found - lost  # by another process, which does not know who joins here
             lost.intersection_update(named(topic))
             if not lost:
                 break
