@@ -102,8 +102,6 @@ class Consumer:
         self._topic_ids: dict[str, str] = {}
         self._deleted: set[str] = set()
         """Topics that it knew as a member of its group, and that are gone."""
-        self._ids_before: dict[str, str] | None = None
-        """The topics' ids before this poll; None if it has not needed them."""
         self._meter = Meter("txnlog_consumer", logs.clock)
         self._reading = Reading(logs.storage, fetch, self._meter, deserializers)
         self._as_records = True
@@ -452,26 +450,20 @@ class Consumer:
             self._drop_buffered()
             self._as_records = as_records
         self._reading.begin_poll()
-        self._ids_before = None
         try:
             return self._take_left(take, nothing) or self._poll_wait.until_found(
                 partial(self._look, take), nothing, timeout_ms, self._attend
             )
         except BaseException:
             # The caller has not got them, so they must come again.
-            self._positions = self._before_poll()
+            self._positions = self._returned()
             self._drop_buffered()
             raise
 
-    def _before_poll(self) -> dict[TopicPartition, int]:
-        """The positions before this poll, without those in topics that were found to be gone."""
-        topic_ids = self._topic_ids if self._ids_before is None else self._ids_before
-        return {
-            where: at
-            for where, at in self._reading.before_poll().items()
-            if where in self._assigned
-            and self._topic_ids.get(where.topic) == topic_ids.get(where.topic)
-        }
+    def _returned(self) -> dict[TopicPartition, int]:
+        """The positions before this poll, and where it has begun in what had none to read from."""
+        before = self._reading.before_poll()
+        return {where: at for where, at in before.items() if where in self._assigned}
 
     def _attend(self) -> float:
         """Do what is due while a poll waits: commits, and its part in the group.
@@ -481,7 +473,7 @@ class Consumer:
         pause_s = math.inf
         if self._auto_commit is not None and (pause_s := self._auto_commit.due_in_s()) <= 0:
             self._auto_commit.commit_if_due(
-                self.commit, self._before_poll(), is_member=self._rebalancer is not None
+                self.commit, self._returned(), is_member=self._rebalancer is not None
             )
             pause_s = self._auto_commit.due_in_s()
         if self._rebalancer is not None:
@@ -499,7 +491,6 @@ class Consumer:
 
     def _look(self, take: Callable[[], Taken]) -> Taken:
         self._reading.before_poll()
-        self._ids_before = dict(self._topic_ids) if self._ids_before is None else self._ids_before
         for _ in range(_PLANS - 1):
             self._refresh()
             with suppress(*OUTDATED):  # files may go even between planning and reading
@@ -622,17 +613,21 @@ class Consumer:
         since can lie beyond the snapshot's end, where it would be taken for out of range.
         """
         views = {topic: snapshot.view(topic) for topic in {w.topic for w in partitions}}
-        located = dict(self._positions)
+        located: dict[TopicPartition, int] = {}
         for where in partitions:
             topic_id = self._topic_ids[where.topic]
-            at, first = located.get(where), self._first_partitions[topic_id]
+            before = at = self._positions.get(where)
+            first = self._first_partitions[topic_id]
             if at is None and group is not None and self._group_positions is not None:
                 found = group.logged_position(*where, topic_id)
                 self._group_positions.start_from(where, found)
                 at = found.offset
                 first = min(first, group.first_partitions(where.topic, topic_id) or first)
-            located[where] = self._start_positions.start(views[where.topic], where, at, first)
-        self._positions = located
+            start = self._start_positions.start(views[where.topic], where, at, first)
+            if start != before:
+                located[where] = start
+        for where, start in located.items():
+            self._reading.place(where, start)
 
     # -- positions -------------------------------------------------------------------------------
 
@@ -919,8 +914,8 @@ class Consumer:
         gone = [where for where in self._assigned if where.topic == topic]
         if self._auto_commit is not None:
             self._auto_commit.forget(gone)
+        self._reading.forget(gone)
         for where in gone:
-            self._positions.pop(where, None)
             if self._group_positions is not None:
                 self._group_positions.forget(where)
             if self._subscribed and self._rebalancer is None:

@@ -14,7 +14,8 @@ from tests.support.groups.consumer_options import consumer_options
 from tests.support.steps import another, append, begin_with, new_store
 from txnlog import ConsumerConfig
 from txnlog.clock import Signal, SystemClock
-from txnlog.errors import InvalidOption, StorageError, Wakeup
+from txnlog.consumer import Consumer
+from txnlog.errors import InvalidOption, RecordDeserializationFailed, StorageError, Wakeup
 from txnlog.log import open_logs
 from txnlog.names import TopicPartition
 from txnlog.storage.base import Storage
@@ -166,6 +167,75 @@ def test_wakeup_ends_a_wait_and_loses_nothing(store: Store, eventful: EventfulCl
     assert next(reading).value == b"2"
     with pytest.raises(Wakeup):
         next(reading)
+
+
+STARTS = ["new", "member", "pattern", "found by pattern", "recreated", "out of range"]
+
+
+def consumer_that_begins(
+    store: Store, how: str, deserializer: Callable[[bytes], bytes]
+) -> Consumer:
+    """A consumer whose next poll is the first that decides where to read in a partition."""
+    group = "g" if how == "member" else None
+    consumer = store.consumer(group_id=group, value_deserializer=deserializer)
+    if how == "found by pattern":
+        store.topics.delete("t")
+    if "pattern" in how:
+        consumer.subscribe(pattern="t.*")
+    else:
+        consumer.subscribe(["t"])
+    if how == "found by pattern":
+        store.topics.create("t")
+        append(store, b"old")
+        store.logs.clock.sleep(600)
+    if how == "recreated":
+        consumer.poll()
+        store.topics.delete("t")
+        store.topics.create("t")
+        append(store, b"old")
+    if how == "out of range":
+        consumer.seek(T0, 0)
+        store.topics.delete_records({T0: 1})
+    return consumer
+
+
+@pytest.mark.parametrize("how", STARTS)
+@pytest.mark.parametrize("failing", ["wakeup", "interrupt", "wrong record"])
+def test_a_poll_that_fails_has_begun_where_it_looked_first(
+    store: Store, eventful: EventfulClock, how: str, failing: str
+) -> None:
+    """What comes after that is not passed over, though no poll has returned yet."""
+    append(store, b"old")
+    failures: list[str] = []
+
+    def deserialize(value: bytes) -> bytes:
+        if value == b"wrong":
+            raise ValueError(value)
+        return value
+
+    consumer = consumer_that_begins(store, how, deserialize)
+
+    def fail_once_it_has_begun() -> None:
+        if T0 not in consumer.positions() or failures:
+            return
+        failures.append(failing)
+        if failing == "wakeup":
+            consumer.wakeup()
+        elif failing == "interrupt":
+            raise KeyboardInterrupt
+        else:
+            append(store, b"wrong")
+
+    eventful.happenings = [fail_once_it_has_begun] * 100
+    with pytest.raises((Wakeup, KeyboardInterrupt, RecordDeserializationFailed)):
+        consumer.poll(timeout_ms=60_000)
+    assert failures == [failing]
+    if failing == "wrong record":
+        with pytest.raises(RecordDeserializationFailed):
+            consumer.poll()
+        consumer.seek(T0, consumer.position(T0) + 1)
+    append(store, b"new")
+    assert [record.value for record in consumer.poll()] == [b"new"]
 
 
 def test_wakeup_from_a_thread() -> None:
@@ -353,6 +423,19 @@ def test_what_polls_have_returned_is_committed_while_one_waits(
     assert next(iterating).offset == 11
     assert committed(filled) == 11
     assert len(filled.storage.list_names("groups/g")) > entries
+
+
+def test_a_first_poll_that_waits_commits_where_it_has_begun(
+    store: Store, eventful: EventfulClock
+) -> None:
+    """So who takes over passes over nothing, and a quiet topic does not end its group."""
+    append(store, b"old")
+    config = ConsumerConfig(auto_commit_interval_ms=1_000)
+    consumer = read_alone(store, "t", group_id="g", enable_auto_commit=True, config=config)
+    seen: list[int | None] = []
+    eventful.happenings = [lambda: seen.append(committed(store))] * 100
+    assert consumer.poll(timeout_ms=5_000) == []
+    assert (seen[0], seen[-1]) == (None, 1)
 
 
 def test_a_block_that_fails_commits_nothing_more(filled: Store) -> None:

@@ -87,7 +87,7 @@ class Reading:
         self.positions  # noqa: B018 - that of the last record seen is one of them
 
     def before_poll(self) -> dict[TopicPartition, int]:
-        """All positions before this poll.
+        """All positions before this poll, and those that :meth:`place` has given since.
 
         Computed only when needed: its cost grows with the partitions, and a poll of one record
         should be cheap.
