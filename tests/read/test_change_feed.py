@@ -187,16 +187,24 @@ def test_from_the_earliest_moment(store: Store, clock: VirtualClock, topic: str)
         kinds("earliest")
 
 
-def test_rows_that_retention_deleted_are_an_error(store: Store) -> None:
+@pytest.mark.parametrize("until", ["now", "a token", "its snapshot", "a time"])
+def test_rows_that_retention_deleted_are_an_error(
+    store: Store, clock: VirtualClock, until: str
+) -> None:
+    """Up to now, and up to a moment at which they were still there."""
     put(store, (1, "Ada", 36))
     since = store.snapshot("people").token()
     put(store, (1, "Ada", 37))
+    token, time_ms = store.snapshot("people").token(), clock.time_ms
     store.topics.delete_records({TopicPartition("people", 0): 1})
+    clock.time_ms += 1000
+    ends = {"now": None, "a token": token, "a time": time_ms}
+    end = ends[until] if until in ends else store.snapshot("people", at=token)
     with pytest.raises(OffsetOutOfRange, match="people:0 from offset 0 to 0"):
-        store.changes("people", since, pre_images=True)
+        store.changes("people", since, end, pre_images=True)
     for pre_images in (False, True):
         with pytest.raises(OffsetOutOfRange, match="people:0 from offset 0 to 0"):
-            store.changes("people", "earliest", pre_images=pre_images)
+            store.changes("people", "earliest", end, pre_images=pre_images)
     later = store.snapshot("people")
     put(store, (1, None, None))
     feed = store.changes("people", later, columns=["_change", "age"], pre_images=True)

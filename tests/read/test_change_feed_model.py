@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections import Counter, defaultdict
 from itertools import cycle
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -188,6 +188,7 @@ class FeedWorld(World):
 class TrimmedWorld(FeedWorld):
     """Tokens stay after records were deleted that they had."""
 
+    trims_one_in: ClassVar[int] = 2
     has_trimmed = False
 
     def _trim(self) -> None:
@@ -318,11 +319,12 @@ def test_what_was_vacuumed_is_an_error_or_still_right(seed: int, is_typed: bool)
 
 
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
-@pytest.mark.parametrize("seed", [1, *more([2, 3, 4])])
+@pytest.mark.parametrize("seed", [4, *more([1, 2, 3])])
 def test_what_was_trimmed_is_an_error_or_still_right(seed: int, is_typed: bool) -> None:
     done = run(seed, is_typed=is_typed, stray_rate=0.4, of=TrimmedWorld)
-    if seed == 1 and is_typed:
+    if seed == 4 and is_typed:
         assert done["deleted"]
+        assert done["update_before"]
         assert done["right after a trim"]
 
 

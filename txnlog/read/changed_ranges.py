@@ -69,7 +69,7 @@ def changed_ranges(
         if first is not None:
             begin = first[number] if number < len(first) else end
         begin = min(begin, end)
-        past.append(PartitionView(begin, end, now.head, now.log_start_offset))
+        past.append(PartitionView(begin, end, now.head, now.left_from))
     older = replace(
         view, partitions=tuple(past), compactions_end=_least(view.compactions_end, entry)
     )

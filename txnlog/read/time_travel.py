@@ -284,10 +284,10 @@ def added_since(view: TopicView, token: SnapshotToken) -> dict[int, int]:
                 f"since is later than until: {view.topic}:{number} ended at {since_end} and {end}"
             )
     for number, part in enumerate(view.partitions):
-        below = max(part.deleted_below, part.log_start_offset)
-        if starts[number] < min(below, part.end_offset):
+        if starts[number] < min(part.left_from, part.end_offset):
             raise OffsetOutOfRange(
                 f"the records of {view.topic}:{number} from offset {starts[number]} to "
-                f"{below - 1} were deleted since, so what was added is not whole: take a snapshot"
+                f"{part.left_from - 1} were deleted since, so what was added is not whole: take a "
+                "snapshot"
             )
     return starts

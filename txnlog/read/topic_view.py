@@ -50,6 +50,11 @@ class PartitionView:
     head: PartitionHead
     deleted_below: int = 0
 
+    @property
+    def left_from(self) -> int:
+        """The offset below which nothing is left."""
+        return max(self.log_start_offset, self.deleted_below)
+
 
 @dataclass(frozen=True, slots=True)
 class PlacedSegments:

@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -84,6 +84,7 @@ class World:
     ends: dict[int, int] = field(default_factory=dict)
     moments: list[tuple[str | int, list[Placed]]] = field(default_factory=list)
     partitions: int = 2
+    trims_one_in: ClassVar[int] = 4
     formats: tuple[str, ...] = ("columns", "parquet", "auto")
     ends_batches: random.Random = field(default_factory=lambda: random.Random(1))
     by_compaction: Counter[bool] = field(default_factory=Counter)
@@ -194,7 +195,7 @@ class World:
         snapshot = self.store.snapshot("t")
         start = snapshot.beginning_offsets("t")[partition]
         end = snapshot.end_offsets("t")[partition]
-        before = start + (end - start) // 4
+        before = start + (end - start) // self.trims_one_in
         self.store.topics.delete_records({TopicPartition("t", partition): before})
         self.visible = [
             record
