@@ -492,10 +492,11 @@ class Consumer:
     def _look(self, take: Callable[[], Taken]) -> Taken:
         self._reading.before_poll()
         for _ in range(_PLANS - 1):
-            self._refresh()
-            with suppress(*OUTDATED):  # files may go even between planning and reading
+            pinned = self._refresh()
+            with suppress(*OUTDATED):  # files may go even between pinning and reading
+                self._begin(pinned)
                 return take()
-        self._refresh()
+        self._begin(self._refresh())
         return take()
 
     def _holds_back(self, ranges: Iterable[SegmentRange]) -> bool:
@@ -514,8 +515,11 @@ class Consumer:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def _refresh(self) -> None:
-        """Pin a new snapshot and begin to read from the positions to its ends."""
+    def _refresh(self) -> tuple[Snapshot, list[TopicPartition]] | None:
+        """Pin a new snapshot, and give the partitions that are to be read in it positions.
+
+        Returns None if nothing has changed since all was read.
+        """
         group: GroupState | None = None
         while True:
             if (
@@ -532,7 +536,7 @@ class Consumer:
                 group = None
                 continue
             if group is None and self._have_been_read(views.values()):
-                return
+                return None
             if self._subscribed and self._rebalancer is None:
                 for where in self._all_partitions(snapshot):
                     self._assigned.setdefault(where)
@@ -552,8 +556,16 @@ class Consumer:
         # A paused one stays where it is until it is resumed, even out of range.
         paused = self._paused & self._positions.keys()
         self._locate(snapshot, [where for where in partitions if where not in paused], group)
+        return snapshot, partitions
+
+    def _begin(self, pinned: tuple[Snapshot, list[TopicPartition]] | None) -> None:
+        """Begin to read these partitions from their positions to the snapshot's ends."""
+        if pinned is None:
+            return
+        snapshot, partitions = pinned
         ranges = self._plan(snapshot, partitions)
         if not self._holds_back(ranges):
+            views = {topic: snapshot.view(topic) for topic in snapshot.topics}
             ends = {where: views[where.topic].end_offsets[where.partition] for where in partitions}
             self._reading.begin([*views.values()], ranges, ends, as_records=self._as_records)
 

@@ -30,6 +30,7 @@ from txnlog.errors import (
     InvalidOption,
     NotAStore,
     ObjectNotFound,
+    OffsetOutOfRange,
     StoreExists,
     StoreNotFound,
 )
@@ -408,10 +409,17 @@ class Store:
             OffsetOutOfRange: an offset lies below the log's start or beyond its end.
             InvalidOption: an argument is not valid, or ``latest`` and the topic has no key.
         """
-        snapshot = self.snapshot([topic], isolation_level=isolation_level)
-        return snapshot.scan(
-            topic, starting_offsets, ending_offsets, columns, filter=filter, latest=latest
-        )
+        starts: dict[int, int] | None = None
+        while True:
+            snapshot = self.snapshot([topic], isolation_level=isolation_level)
+            before, starts = starts, snapshot.beginning_offsets(topic)
+            try:
+                return snapshot.scan(
+                    topic, starting_offsets, ending_offsets, columns, filter=filter, latest=latest
+                )
+            except OffsetOutOfRange:
+                if starts == before:
+                    raise  # nothing was deleted meanwhile, between pinning and planning
 
     def producer(
         self,

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.support.groups.alone import read_alone
+from tests.support.log.settling import settle_early
 from tests.support.runtime.call_counts import calls_of
-from tests.support.steps import another, append, new_store
+from tests.support.steps import another, append, begin_with, new_store
 from txnlog.errors import OffsetOutOfRange, StorageError
 from txnlog.names import TopicPartition
 from txnlog.read import joined_reads
+from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.start_positions import Reset
+from txnlog.read.topic_view import TopicView
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 
@@ -179,6 +183,73 @@ def test_a_poll_plans_again_if_files_go_meanwhile(happening: str, topics: tuple[
         if len(slow.requests) <= begun + number:
             break
     assert number > 5
+
+
+def test_records_that_go_while_a_poll_looks_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before each of its requests in turn half is deleted, and newer lists of manifests say so.
+
+    The consumer has many appends in memory, and adopts such a list.
+    """
+    settle_early(monkeypatch)
+    found: list[list[int]] = []
+    for number in itertools.count():
+        inner, clock = HeapStorage(), VirtualClock()
+        store = new_store(inner, clock)
+        append(store, b"first")
+        slow = FaultyStorage(inner)
+        consumer = another(store, slow).consumer("t", auto_offset_reset="earliest")
+        assert len(consumer.poll()) == 1
+        holder = begin_with(store, "holder", b"held")
+        for offset in range(2, 16):
+            append(store, b"%d" % offset)
+        holder.commit_transaction()
+        begun = len(slow.requests)
+
+        def meanwhile(_: Fault, store: Store = store) -> None:
+            store.topics.delete_records({T0: 10})
+            for offset in range(16, 24):
+                append(store, b"%d" % offset)
+
+        slow._on_wait = meanwhile
+        slow.faults = {begun + number: Fault.PAUSE}
+        consumer.seek(T0, 0)
+        offsets = [record.offset for record in consumer.poll()]
+        assert offsets in ([*range(16)], [*range(10, 16)], [*range(10, 24)])
+        found.append(offsets)
+        if len(slow.requests) <= begun + number:
+            break
+    assert [*range(10, 24)] in found
+    assert number > 5
+
+
+@pytest.mark.parametrize("way", ["poll", "scan"])
+def test_records_that_go_between_pinning_and_planning_are_left_out(
+    store: Store, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread deletes them, and the list that it puts is known to the reader at once."""
+    settle_early(monkeypatch)
+    for offset in range(16):
+        append(store, b"%d" % offset)
+    begun: list[str] = []
+    plan = TopicView.ranges
+
+    def trim_and_plan(*spans: Any) -> list[SegmentRange]:
+        if not begun:
+            begun.append(way)
+            store.topics.delete_records({T0: 10})
+            for offset in range(16, 24):
+                append(store, b"%d" % offset)
+        return plan(*spans)
+
+    monkeypatch.setattr(TopicView, "ranges", trim_and_plan)
+    if way == "poll":
+        consumer = store.consumer("t", auto_offset_reset="earliest")
+        offsets = [record.offset for record in consumer.poll()]
+    else:
+        offsets = store.scan("t").to_arrow()["offset"].to_pylist()
+    assert offsets == [*range(10, 24)]
+    with pytest.raises(OffsetOutOfRange, match="offset 9 of t:0"):
+        store.scan("t", {0: 9})
 
 
 def _send(store: Store, topic: str, value: bytes, partition: int) -> None:

@@ -405,7 +405,10 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             super().refresh()
             if len(self._state.recent) > ADOPT_AFTER and not self._held_back():
                 try:
-                    self._adopt(self.manifests.newest())
+                    newest = self.manifests.newest()
+                    if newest is not None and self._lacks_trims(newest):
+                        super().refresh()  # what is pinned must not begin before the list does
+                    self._adopt(newest)
                 except (StorageError, CorruptEntry) as error:
                     # It only saves memory.
                     _logger.warning("%s was not read: %s", self.manifests.folder, error)
@@ -434,6 +437,14 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
             settled = Settled(found.number, end, found.has_transactions)
             starts, kept = found.log_start_offsets, self._writers_here
             self._change(lambda state: state.leave_to_manifests(settled, starts, kept))
+
+    def _lacks_trims(self, found: ManifestList) -> bool:
+        """Whether records were deleted, before a list was put, that the state still has."""
+        parts = self._state.partitions
+        return any(
+            number >= len(parts) or parts[number].log_start_offset < start
+            for number, start in found.log_start_offsets.items()
+        )
 
     def _is_of_later_topic(self, found: ManifestList) -> bool:
         """Whether a list is of a topic that was recreated since the log was read."""
