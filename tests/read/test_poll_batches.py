@@ -88,6 +88,39 @@ def test_partitions_take_turns_by_their_bytes(store: Store) -> None:
     assert [part.partition for part in in_turns(ranges, 1)] == [0, 1] * 20
 
 
+@pytest.mark.parametrize("columns", ["__", "aa", "ab", "_a", "aba"])
+@pytest.mark.parametrize("as_batches", [False, True], ids=["records", "batches"])
+def test_topics_take_turns_whatever_their_columns(
+    memory_storage: Storage, clock: VirtualClock, columns: str, *, as_batches: bool
+) -> None:
+    """Each topic has one column of this name, or is untyped."""
+    store = new_store(memory_storage, clock, {})
+    topics = {f"{number}{name}": name for number, name in enumerate(columns)}
+    for topic, name in topics.items():
+        store.topics.create(topic, schema=None if name == "_" else pa.schema({name: pa.int64()}))
+    for number in range(4):
+        for topic, name in topics.items():
+            with store.producer() as producer:
+                producer.send(topic, b"%d" % number if name == "_" else {name: number})
+    consumer = store.consumer(
+        *topics,
+        auto_offset_reset="earliest",
+        config=ConsumerConfig(max_partition_fetch_bytes=1, fetch_max_bytes=1),
+    )
+    order: list[tuple[str, int]] = []
+    if as_batches:
+        while found := consumer.poll_batches():
+            for where, batches in found.items():
+                shown = "value" if topics[where.topic] == "_" else topics[where.topic]
+                order += [(where.topic, int(v)) for b in batches for v in b[shown].to_pylist()]
+    else:
+        for record in consumer.poll():
+            shown = topics[record.topic]
+            value = record.value if shown == "_" else record.value[shown]
+            order.append((record.topic, int(value)))
+    assert order == [(topic, number) for number in range(4) for topic in topics]
+
+
 def test_records_and_batches_may_be_mixed(memory_storage: Storage, clock: VirtualClock) -> None:
     """Records fetched but not returned by one are returned by the other, in whole columns."""
     store = new_store(memory_storage, clock, {"t": 2})

@@ -6,9 +6,10 @@ Knows nothing of positions, groups or waiting: the given ranges say where readin
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, groupby, zip_longest
 from typing import Final
 
@@ -124,33 +125,30 @@ class Fetcher:
     ) -> Generator[Fetched]:
         damaged: list[DamagedRecords] = []
         last = {TopicPartition(part.topic, part.partition): part for part in ranges}
-        for schema, parts in _by_schema(ranges, schemas):
-            as_json = self._settings.as_json
-            columns = _columns_of(schema, as_records=as_records, as_json=as_json)
-            offset = columns.only("offset").names[0]
-            turns = in_turns(parts, self._settings.max_partition_bytes)
-            skips = self._settings.on_corrupt == "skip"
-            limit = self._settings.max_bytes
-            reads = read_sound(
-                self._storage, turns, columns, limit, skip_damaged=skips, by_page=True
-            )
-            with closing(reads):
-                for part, found in reads:
-                    where = TopicPartition(part.topic, part.partition)
-                    # Aborted records may follow, and a segment may end with what is not shown.
-                    end = ends[where] if part is last[where] else part.stop_offset
-                    if found is None:
-                        yield Fetched(where, end, end, None)
-                    elif not isinstance(found, DamagedRecords):
-                        for piece in _pieces_of(found) if as_records else (found,):
-                            stop = piece.column(offset)[-1].as_py() + 1
-                            after = end if stop == part.stop_offset else stop
-                            yield Fetched(where, stop, after, piece)
-                    elif skips:
-                        _logger.warning("skipped, %d at most: %s", found.offset_count, found)
-                        yield Fetched(where, found.next_offset, found.next_offset, None)
-                    else:
-                        damaged.append(found)
+        make = partial(_columns_of, as_records=as_records, as_json=self._settings.as_json)
+        columns = _by_topic(ranges, schemas, make)
+        turns = in_turns(ranges, self._settings.max_partition_bytes)
+        skips = self._settings.on_corrupt == "skip"
+        limit = self._settings.max_bytes
+        reads = read_sound(self._storage, turns, columns, limit, skip_damaged=skips, by_page=True)
+        with closing(reads):
+            for part, found in reads:
+                where = TopicPartition(part.topic, part.partition)
+                # Aborted records may follow, and a segment may end with what is not shown.
+                end = ends[where] if part is last[where] else part.stop_offset
+                if found is None:
+                    yield Fetched(where, end, end, None)
+                elif not isinstance(found, DamagedRecords):
+                    offset = columns[part.topic].offset
+                    for piece in _pieces_of(found) if as_records else (found,):
+                        stop = piece.column(offset)[-1].as_py() + 1
+                        after = end if stop == part.stop_offset else stop
+                        yield Fetched(where, stop, after, piece)
+                elif skips:
+                    _logger.warning("skipped, %d at most: %s", found.offset_count, found)
+                    yield Fetched(where, found.next_offset, found.next_offset, None)
+                else:
+                    damaged.append(found)
         if damaged:
             raise damaged[0].error()
 
@@ -160,18 +158,21 @@ def _pieces_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     return (batch.slice(start, _RECORDS_AT_ONCE) for start in starts)
 
 
-def _by_schema(
-    ranges: Iterable[SegmentRange], schemas: Schemas
-) -> list[tuple[TopicSchema | None, list[SegmentRange]]]:
-    """The ranges of topics with the same columns, in order."""
-    found: list[tuple[TopicSchema | None, list[SegmentRange]]] = []
-    for topic, parts in groupby(ranges, key=lambda part: part.topic):
+def _by_topic(
+    ranges: Iterable[SegmentRange],
+    schemas: Schemas,
+    make: Callable[[TopicSchema | None], ScanColumns],
+) -> dict[str, ScanColumns]:
+    """The columns of each topic; those with equal schemas share them."""
+    made: list[tuple[TopicSchema | None, ScanColumns]] = []
+    found = {}
+    for topic in dict.fromkeys(part.topic for part in ranges):
         schema = schemas[topic]
-        known = next((mine for of, mine in found if of == schema), None)
-        if known is None:
-            found.append((schema, [*parts]))
-        else:
-            known += parts
+        columns = next((known for of, known in made if of == schema), None)
+        if columns is None:
+            columns = make(schema)
+            made.append((schema, columns))
+        found[topic] = columns
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 
@@ -63,6 +63,31 @@ def read_each(
 
     read = partial(_read_filtered, storage, columns=columns, ahead_bytes=ahead_bytes)
     yield from scan_or_read(storage, parts, columns, read)
+
+
+def read_topics(
+    storage: Storage,
+    parts: Sequence[SegmentRange],
+    columns: Mapping[str, ScanColumns],
+    ahead_bytes: int = MAX_AHEAD_BYTES,
+    *,
+    by_page: bool = False,
+) -> Generator[tuple[SegmentRange, Iterator[pa.RecordBatch]]]:
+    """Read ranges as :func:`read_each` does, with the columns of each topic, which have no filter.
+
+    Topics with the same columns should share the object: then they share what is made of it.
+    """
+    different = {id(of): of for of in columns.values()}
+    selections = {key: RowSelection(of.stored) for key, of in different.items()}
+    assemblers = {key: _Assembler(of) for key, of in different.items()}
+
+    def wanted(part: SegmentRange) -> RowSelection:
+        return selections[id(columns[part.topic])]
+
+    with closing(read_stored(storage, parts, None, wanted, ahead_bytes, by_page=by_page)) as reads:
+        for part, stored in reads:
+            of = columns[part.topic]
+            yield part, map(partial(assemblers[id(of)], part), _pieces(stored, of))
 
 
 def _read_filtered(

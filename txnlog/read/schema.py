@@ -114,6 +114,11 @@ class ScanColumns:
         return self.topic_schema is None or self.as_json
 
     @property
+    def offset(self) -> str:
+        """The name of the column with the records' offsets, whether requested or not."""
+        return "offset" if self._is_plain else OFFSET
+
+    @property
     def timestamp(self) -> str:
         """The name of the column with the records' times, whether requested or not."""
         return "timestamp" if self._is_plain else TIMESTAMP

@@ -6,7 +6,7 @@ the damage if they are told to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from txnlog.errors import CorruptRecord, ObjectNotFound
 from txnlog.names import TopicPartition
-from txnlog.read.scanned_ranges import assembled, read_each, stored_columns
+from txnlog.read.scanned_ranges import assembled, read_each, read_topics, stored_columns
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange, load_aborted
 from txnlog.segments.inspect.dump import dump_segment
@@ -67,7 +67,7 @@ Item: TypeAlias = pa.RecordBatch | DamagedRecords | None
 def read_sound(
     storage: Storage,
     parts: Sequence[SegmentRange],
-    columns: ScanColumns,
+    columns: ScanColumns | Mapping[str, ScanColumns],
     ahead_bytes: int = MAX_AHEAD_BYTES,
     *,
     skip_damaged: bool,
@@ -76,17 +76,20 @@ def read_sound(
     """Each range with its batches, and None at its end, or damage where it cannot be read.
 
     After damage it goes on with the other partitions; with ``skip_damaged`` with what is sound
-    behind it, too. ``columns`` must have the offset; ``by_page`` is as of ``read_each``.
-    Raises what ``read_each`` does, but CorruptRecord.
+    behind it, too. ``columns``, maybe by topic, must have the offset; ``by_page`` is as of
+    ``read_each``. Raises what ``read_each`` does, but CorruptRecord.
     """
-    offset = columns.only("offset").names[0]
     left = [*parts]
     while left:
         at, done = left[0].start_offset, 0
-        reads = read_each(storage, left, columns, ahead_bytes, by_page=by_page)
+        if isinstance(columns, ScanColumns):
+            reads = read_each(storage, left, columns, ahead_bytes, by_page=by_page)
+        else:
+            reads = read_topics(storage, left, columns, ahead_bytes, by_page=by_page)
         try:
             with closing(reads):
                 for part, batches in reads:
+                    offset = _of_topic(columns, part.topic).offset
                     for batch in batches:
                         at = batch.column(offset)[-1].as_py() + 1
                         yield part, batch
@@ -97,13 +100,17 @@ def read_sound(
         except CorruptRecord as error:
             part, rest, failure = left[done], left[done + 1 :], error
         is_damaged = False
-        for item in _read_on(storage, part, columns, at, failure):
+        for item in _read_on(storage, part, _of_topic(columns, part.topic), at, failure):
             yield part, item
             if isinstance(item, DamagedRecords) and not skip_damaged:
                 is_damaged = True
                 break
         where = part.topic, part.partition
         left = [p for p in rest if not (is_damaged and (p.topic, p.partition) == where)]
+
+
+def _of_topic(columns: ScanColumns | Mapping[str, ScanColumns], topic: str) -> ScanColumns:
+    return columns if isinstance(columns, ScanColumns) else columns[topic]
 
 
 def sound_batches(
@@ -115,10 +122,9 @@ def sound_batches(
     skip_damaged: bool,
 ) -> Generator[pa.RecordBatch]:
     """The batches of exactly ``columns``, and what is damaged to ``report``; see ``read_sound``."""
-    offset = columns.only("offset").names[0]
     reading = columns
-    if offset not in columns.names:
-        reading = replace(columns, names=(*columns.names, offset))
+    if columns.offset not in columns.names:
+        reading = replace(columns, names=(*columns.names, columns.offset))
     with closing(read_sound(storage, parts, reading, skip_damaged=skip_damaged)) as reads:
         for _, found in reads:
             if isinstance(found, DamagedRecords):
