@@ -548,12 +548,13 @@ def test_clocks_that_are_wrong_tear_nothing(store: Store, clock: VirtualClock) -
     now_ms = clock.now_ms() + 5
     assert values(store.snapshot(["t", "u"], at=now_ms)) == {"t": [], "u": [(0, b"before")]}
     clock.sleep(10)
-    append(store, b"after", topic="u", partition=1)
-    append(store, b"after", topic="t", partition=1)
-    # Now others have come behind them, whose clocks tell that they are older than that.
+    for _ in range(2):
+        append(store, b"after", topic="u", partition=1)
+        append(store, b"after", topic="t", partition=1)
+    # Now two others have come behind them, whose clocks tell that they are older than that.
     later = values(store.snapshot(["t", "u"], at=clock.now_ms()))
-    assert later["t"] == [(0, b"ahead"), (1, b"after")]
-    assert later["u"] == [(0, b"before"), (0, b"ahead"), (1, b"after")]
+    assert later["t"] == [(0, b"ahead"), (1, b"after"), (1, b"after")]
+    assert later["u"] == [(0, b"before"), (0, b"ahead"), (1, b"after"), (1, b"after")]
 
 
 def test_a_time_of_which_nothing_is_left_is_refused(store: Store, clock: VirtualClock) -> None:
@@ -698,3 +699,56 @@ def test_what_has_outlived_every_timeout_cannot_grow(store: Store, clock: Virtua
     producer.send("u", b"too late")
     with pytest.raises(ProducerFenced):
         producer.commit_transaction()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_time_shows_the_same_once_all_clocks_have_passed_it(
+    heap: HeapStorage, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some appends are by clocks that are days ahead, or hours behind, and then set right.
+
+    So feeds from time to time neither repeat a record nor leave one out.
+    """
+    if seed % 2:
+        settle_early(monkeypatch)
+    rng, clock = random.Random(seed), VirtualClock()
+    store = attach(heap, create=True, clock=clock)
+    store.topics.create("t", partitions=3)
+    wrong = VirtualClock(seed=1)
+    other = attach(heap, clock=wrong)
+    seen: list[tuple[int, int, object]] = []
+    own_ms: list[int] = []
+    for number in range(40):
+        clock.time_ms += rng.randrange(1, 3 * HOUR_MS)
+        wrong.time_ms = clock.time_ms
+        if rng.random() < 0.15:
+            wrong.time_ms += rng.choice([rng.randrange(3 * DAY_MS), -rng.randrange(6 * HOUR_MS)])
+        append(other, b"%d" % number, partition=rng.randrange(3))
+        own_ms.append(wrong.time_ms)
+        at_ms = clock.time_ms - rng.randrange(1, 5 * HOUR_MS)
+        with suppress(UnknownTopicOrPartition):
+            seen.append((at_ms, number, values(store.snapshot("t", at=at_ms))))
+    checked = 0
+    for at_ms, number, found in seen:
+        if min(own_ms[number + 1 :], default=at_ms) > at_ms:
+            checked += 1
+            assert values(store.snapshot("t", at=at_ms)) == found
+    assert checked
+
+
+@pytest.mark.parametrize("off_ms", [30 * DAY_MS, -30 * DAY_MS], ids=["ahead", "behind"])
+def test_one_wrong_clock_moves_no_other_append(
+    store: Store, clock: VirtualClock, heap: HeapStorage, off_ms: int
+) -> None:
+    """A single append by it, among ten that are an hour apart."""
+    times = {}
+    for number in range(10):
+        clock.time_ms += HOUR_MS
+        if number == 5:
+            append(elsewhere(heap, clock, off_ms), b"wrong", partition=1)
+        append(store, b"%d" % number, partition=0)
+        times[number] = clock.now_ms()
+    clock.time_ms += 40 * DAY_MS
+    for number, at_ms in times.items():
+        found = values(store.snapshot("t", at=at_ms))["t"]
+        assert [v for n, v in found if n == 0] == [b"%d" % n for n in range(number + 1)]

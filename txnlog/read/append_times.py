@@ -15,7 +15,10 @@ from txnlog.names import TopicPartition
 from txnlog.segments.records import Int64Array
 from txnlog.state.cut import Part
 from txnlog.state.manifest import ManifestList, Settled
+from txnlog.state.producers import TIMED_APPENDS
 
+_NEVER_MS = np.iinfo(np.int64).max
+_AT_ONCE = 1 << 16
 _COLUMNS = ("entry", "partition", "base_offset", "at_ms", "producer_id", "transaction")
 
 
@@ -143,15 +146,31 @@ def probable_times(entries: Int64Array, at_ms: Int64Array, before_ms: int) -> In
     """When appends were made, as far as can be told with wrong clocks.
 
     None was made before ``before_ms``, by another process's clock. The median of an append's own
-    time, the latest before it and the earliest after it is taken, so no single clock can be far
-    off.
+    time, the median before it and the second earliest after it is taken: so one that is wrong
+    changes no other's. When all clocks have passed a time, it is settled which appends are not
+    later: what comes then is later itself, and is none of two after them that are not.
     """
     if not len(entries):
         return at_ms
     _, first, rows = np.unique(entries, return_index=True, return_inverse=True)
     own = at_ms[first]
-    before = np.maximum.accumulate(np.concatenate([np.array([before_ms]), own[:-1]]))
-    after = np.minimum.accumulate(own[::-1])[::-1]
-    after = np.concatenate([after[1:], own[-1:]])
-    middle: Int64Array = np.sort(np.stack([before, own, after]), axis=0)[1]
+    three = [_medians_before(own, before_ms), own, _second_after(own)]
+    middle: Int64Array = np.sort(np.stack(three), axis=0)[1]
     return middle[rows]
+
+
+def _medians_before(times: Int64Array, before_ms: int) -> Int64Array:
+    """Of each, the median of so many before it, the first of which were at ``before_ms``."""
+    padded = np.concatenate([np.full(TIMED_APPENDS, before_ms), times[:-1]])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, TIMED_APPENDS)
+    middle = TIMED_APPENDS // 2
+    pieces = [windows[at : at + _AT_ONCE] for at in range(0, len(times), _AT_ONCE)]
+    return np.concatenate([np.partition(piece, middle)[:, middle] for piece in pieces])
+
+
+def _second_after(times: Int64Array) -> Int64Array:
+    """Of each, the second earliest after it; none is ``_NEVER_MS``."""
+    none, last_first = np.array([_NEVER_MS]), times[::-1]
+    earliest = np.concatenate([none, np.minimum.accumulate(last_first)[:-1]])
+    second = np.minimum.accumulate(np.maximum(earliest, last_first))
+    return np.concatenate([none, second[:-1]])[::-1]
