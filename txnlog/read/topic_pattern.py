@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from txnlog import names
 from txnlog.config import check_whole_number
@@ -20,8 +21,17 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 """Kafka's internal topics: they may have been imported, and are read only by name."""
 
 _NEVER_S = float("-inf")
+_LONGEST_REST = 16
+"""After so many looks at the latest a deleted topic's name is looked at again."""
 
 _logger = logging.getLogger(__name__)
+
+
+class _Gone(NamedTuple):
+    """A deleted topic's name, which is not looked at for so many looks."""
+
+    looks: int
+    rests_until: int
 
 
 class TopicPattern:
@@ -37,7 +47,8 @@ class TopicPattern:
         self._max_age_ms = max_age_ms
         self._looked_at_s = _NEVER_S
         self._named: Collection[str] = ()
-        self._gone: set[str] = set()
+        self._looks = 0
+        self._gone: dict[str, _Gone] = {}
 
     def is_due(self) -> bool:
         """Whether the last look is too old."""
@@ -60,11 +71,18 @@ class TopicPattern:
     def look(self, known: Collection[str] = (), named: Iterable[str] = ()) -> tuple[str, ...]:
         """The topics that match and exist, sorted: one listing, and one for each that was unknown.
 
-        ``known``: the last state of their logs is relied on. ``named``: others that may exist.
+        The names of deleted topics are looked at again, less and less often: there may be many.
+
+        Args:
+            known: the topics that are read: the last state of their logs is relied on.
+            named: others that may exist.
         """
         # A topic missing in a listing does not count as deleted: only its log says that.
+        named = {*named}
         listed = {*list_topics(self._logs.storage), *named}
-        chosen = sorted({*filter(self._matches, listed), *known})
+        self._looks += 1
+        resting = {n for n, gone in self._gone.items() if gone.rests_until > self._looks} - named
+        chosen = sorted({*filter(self._matches, listed - resting), *known})
         logs = [self._logs.topic(name) for name in chosen]
         self._logs.storage.gather([log.refresh for log in logs if log.name not in known])
         found = []
@@ -73,7 +91,13 @@ class TopicPattern:
                 state = log.state
                 if state.topic_id is not None:
                     found.append(log.name)
-        self._gone = {*chosen} - {*found}
+        self._gone = {name: gone for name, gone in self._gone.items() if name in listed}
+        for name in {*chosen} - {*found}:
+            before = self._gone.get(name)
+            looks = min(2 * before.looks, _LONGEST_REST) if before else 1
+            self._gone[name] = _Gone(looks, self._looks + looks)
+        for name in found:
+            self._gone.pop(name, None)
         if not found:
             self._warn(listed)
         return tuple(found)
