@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.support.admin.compacted_topics import compact
+from tests.support.steps import another, checkpoint
 from txnlog import ChangeFeed, Snapshot, Store
 from txnlog.errors import InvalidOption, OffsetOutOfRange, SnapshotExpired
 from txnlog.names import TopicPartition
@@ -209,6 +210,34 @@ def test_rows_that_retention_deleted_are_an_error(
     put(store, (1, None, None))
     feed = store.changes("people", later, columns=["_change", "age"], pre_images=True)
     assert rows(feed) == [("delete", 37)]
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_what_was_imported_begins_where_its_log_does(
+    store: Store, tmp_path: Path, start: int
+) -> None:
+    """What lies before was never there; what is deleted after the import was."""
+    for number in range(6):
+        with store.producer() as producer:
+            producer.send("plain", key=str(number % 2), value=str(number))
+    store.topics.delete_records({TopicPartition("plain", 0): start})
+    store.kafka.export_topic("plain", str(tmp_path), keep_offsets=True)
+    store.topics.create("imported")
+    empty = store.snapshot("imported").token()
+    store.kafka.import_topic("imported", str(tmp_path / "plain-0"))
+    checkpoint(store, "imported")
+    reader = another(store)
+    for since in ("earliest", empty):
+        added = reader.changes("imported", since, columns=["offset"]).to_arrow()
+        assert added["offset"].to_pylist() == [*range(start, 6)]
+        feed = reader.changes("imported", since, columns=["_change"], pre_images=True)
+        assert [kind for (kind,) in rows(feed)].count("insert") == 2
+        assert rows(reader.changes("imported", since, empty, pre_images=True)) == []
+    reader.topics.delete_records({TopicPartition("imported", 0): start + 1})
+    for since in ("earliest", empty):
+        for pre_images in (False, True):
+            with pytest.raises(OffsetOutOfRange, match=f"from offset {start} to {start} were"):
+                reader.changes("imported", since, pre_images=pre_images)
 
 
 def test_changes_that_were_compacted_away_are_an_error(store: Store, clock: VirtualClock) -> None:

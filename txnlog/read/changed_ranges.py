@@ -68,7 +68,7 @@ def changed_ranges(
         begin = now.log_start_offset
         if first is not None:
             begin = first[number] if number < len(first) else end
-        begin = min(begin, end)
+        begin = min(max(begin, now.first_offset), end)
         past.append(PartitionView(begin, end, now.head, now.left_from))
     older = replace(
         view, partitions=tuple(past), compactions_end=_least(view.compactions_end, entry)

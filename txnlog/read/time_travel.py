@@ -114,7 +114,7 @@ def _at_token(
             f"{there} now: was the store set back to an older copy?"
         )
     partitions = tuple(
-        PartitionView(start, end, now.head, now.log_start_offset)
+        PartitionView(start, end, now.head, now.log_start_offset, now.first_offset)
         for start, end, now in zip(pinned.starts, pinned.ends, view.partitions, strict=False)
     )
     view = replace(
@@ -275,7 +275,10 @@ def added_since(view: TopicView, token: SnapshotToken) -> dict[int, int]:
     added records were deleted. UnknownTopicOrPartition: the topic was recreated since.
     """
     ends = pinned_offsets(token, view.topic, view.topic_id).ends
-    starts = {n: ends[n] if n < len(ends) else 0 for n in range(len(view.partitions))}
+    starts = {
+        n: max(ends[n] if n < len(ends) else 0, min(part.first_offset, part.end_offset))
+        for n, part in enumerate(view.partitions)
+    }
     for number, since_end in enumerate(ends):
         # A partition that was added later is there at a time, and empty.
         end = view.partitions[number].end_offset if number < len(view.partitions) else 0

@@ -42,13 +42,15 @@ class OffsetAndTimestamp:
 class PartitionView:
     """One partition: its start and end for the reader, and its unsettled segments.
 
-    Of a view of the past, records below ``deleted_below`` are gone by now.
+    Of a view of the past, records below ``deleted_below`` are gone by now. Below ``first_offset``
+    there never were any.
     """
 
     log_start_offset: int
     end_offset: int
     head: PartitionHead
     deleted_below: int = 0
+    first_offset: int = 0
 
     @property
     def left_from(self) -> int:
@@ -130,6 +132,7 @@ class TopicView:
                     partition.log_start_offset,
                     end,
                     PartitionHead.of(state, number),
+                    first_offset=partition.first_offset,
                 )
                 for number, (partition, end) in enumerate(
                     zip(state.partitions, stable if to_stable_offsets else log_ends, strict=True)

@@ -72,13 +72,15 @@ _EARLIER_SCHEMAS = 16
 class Partition(msgspec.Struct, omit_defaults=True):
     """One partition: its ends, and its unsettled segments in the order of offsets.
 
-    ``rewrites`` are the unsettled ones, in the order of entries.
+    ``rewrites`` are the unsettled ones, in the order of entries. Nothing was ever before
+    ``first_offset``: what was imported may begin anywhere.
     """
 
     log_start_offset: Offset = 0
     end_offset: Offset = 0
     segments: Annotated[list[Segment], AnyNumber] = []
     rewrites: Annotated[list[Rewrite], AnyNumber] = []
+    first_offset: Offset = 0
 
     @property
     def head_offset(self) -> int:
@@ -296,7 +298,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
         for index, span in entry.offsets.items():
             partition = self.to_change(index)
             if partition.is_untouched:
-                partition.log_start_offset = span.start
+                partition.first_offset = partition.log_start_offset = span.start
                 partition.end_offset = span.start
             if span.end > partition.end_offset:  # else there is nothing of it to hide
                 first_offsets[index] = partition.end_offset
