@@ -20,7 +20,7 @@ from txnlog.values.avro_resolution import (
     part_for,
     resolve,
 )
-from txnlog.values.avro_schema import AvroType, parse_avro, short_name
+from txnlog.values.avro_schema import AvroField, AvroType, parse_avro, short_name
 from txnlog.values.rows import MOST_FIELDS_TOGETHER, TooManyFields, check_together
 
 _NESTED: Final = frozenset({"record", "array", "map", "union"})
@@ -140,13 +140,16 @@ def _filled(value: Any, kind: AvroType) -> Any:  # noqa: ANN401 - any value of A
 
 
 def _for_fastavro(value: Any, kind: AvroType) -> Any:  # noqa: ANN401 - any value of Avro
-    """A value of Arrow's as fastavro takes it: maps as dicts, a union's with the type's name."""
+    """A value of Arrow's as fastavro takes it: maps as dicts, a union's with the type's name.
+
+    Raises ValueError: it is null, and may not be, which fastavro would write as false.
+    """
     if value is None:
-        return None
+        return _null_of(kind)
     match kind.kind:
         case "record":
             return {
-                one.name: _for_fastavro(value[one.name], one.type)
+                one.name: _field_for_fastavro(value[one.name], one)
                 for one in kind.fields
                 if one.name in value
             }
@@ -161,12 +164,24 @@ def _for_fastavro(value: Any, kind: AvroType) -> Any:  # noqa: ANN401 - any valu
         case "union":
             chosen = [n for n in range(len(kind.others)) if value.get(f"member{n}") is not None]
             if not chosen:
-                return None
+                return _null_of(kind)
             if len(chosen) > 1:
                 raise ValueError(f"a union has one member, not {len(chosen)}")
             part = kind.others[chosen[0]]
             return part.name or part.kind, _for_fastavro(value[f"member{chosen[0]}"], part)
     return value
+
+
+def _field_for_fastavro(value: Any, field: AvroField) -> Any:  # noqa: ANN401 - any value of Avro
+    try:
+        return _for_fastavro(value, field.type)
+    except ValueError as error:
+        raise ValueError(f"field {field.name!r:.200}: {error}") from error
+
+
+def _null_of(kind: AvroType) -> None:
+    if not kind.is_nullable:
+        raise ValueError(f"a null is no {_shown(kind)}")
 
 
 def read_avro(text: str, references: Sequence[tuple[str, str]] = ()) -> AvroCodec:
