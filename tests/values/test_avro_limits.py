@@ -264,6 +264,34 @@ def test_the_types_of_a_union_that_no_value_is_of(monkeypatch: pytest.MonkeyPatc
     ] == [{"member7": b"a"}, None, {"member3": b"b"}] * 2
 
 
+@pytest.mark.parametrize("default", [1, "no number"])
+def test_a_default_is_made_once(monkeypatch: pytest.MonkeyPatch, default: Any) -> None:
+    """For all types of a union, for all batches, and for the check of two schemas; wrong ones too.
+
+    fastavro refuses some that are wrong, so these are put in its place.
+    """
+    kinds_ = [{"type": "record", "name": f"R{n}", "fields": []} for n in range(5)]
+    wanted = {**record(x=("int", 1)), "name": "I", "aliases": [f"R{n}" for n in range(5)]}
+    writer, reader = (read_avro(json.dumps(record(u=one))) for one in (kinds_, wanted))
+    (field,) = reader.type.fields[0].type.fields
+    object.__setattr__(field, "default", (default,))
+    values = [bytes([2 * n]) for n in range(5)]
+    asked: list[object] = []
+    plain_default = avro_resolution._plain_default
+
+    def count(kind: AvroType, default: Any, counted: Any) -> Any:
+        asked.append(default)
+        return plain_default(kind, default, counted)
+
+    monkeypatch.setattr(avro_resolution, "_plain_default", count)
+    for _ in range(2):
+        rows_, problems = decoded(values, writer, reader)
+        assert len(problems) == (0 if default == 1 else 5)
+        assert [row["u"] for row in rows_] == [None if problems else {"x": 1}] * 5
+        assert len([*reader.why_not(writer)]) == len(problems)
+    assert asked == [default]
+
+
 class Name(str):
     """A name that counts how often it is compared."""
 

@@ -41,11 +41,7 @@ class AvroCodec:
 
     @property
     def defaults(self) -> Mapping[str, pa.Scalar]:
-        found = {
-            one.name: default_column(one.type, one.default[0])[0]
-            for one in self.type.fields
-            if one.default
-        }
+        found = {one.name: default_column(one)[0] for one in self.type.fields if one.default}
         return {
             name: value
             for name, value in found.items()
@@ -112,7 +108,7 @@ def _filled(value: Any, kind: AvroType) -> Any:  # noqa: ANN401 - any value of A
         case "record", dict():
             fields = {one.name: one for one in kind.fields}
             left_out = {
-                name: default_column(one.type, one.default[0])[0].as_py()
+                name: default_column(one)[0].as_py()
                 for name, one in fields.items()
                 if one.default and name not in value
             }
@@ -252,7 +248,7 @@ def _fields_of(reader: AvroType, writer: AvroType, where: str) -> Iterator[str]:
             yield f"{place}: the reader's field has no default, and the writer does not have it"
         else:
             try:
-                default_column(one.type, one.default[0])
+                default_column(one)
             except InvalidSchema as error:
                 yield f"{place}: {error}"
 

@@ -103,8 +103,23 @@ def resolve(
     return _scalar(column, writer, reader, rows, problems)
 
 
-def default_column(kind: AvroType, default: object) -> pa.Array:
-    """A field's default, as a column of one value. Raises Unresolvable: it is none of its type."""
+def default_column(field: AvroField) -> pa.Array:
+    """A field's default, as a column of one value. Raises Unresolvable: it is none of its type.
+
+    It is made once: values of many types, and many batches of them, may ask for it.
+    """
+    if not field.made_default:
+        try:
+            field.made_default.append(_make_default(field.type, field.default[0]))
+        except Unresolvable as error:
+            field.made_default.append(str(error))
+    found = field.made_default[0]
+    if isinstance(found, str):
+        raise Unresolvable(found)
+    return found
+
+
+def _make_default(kind: AvroType, default: object) -> pa.Array:
     writer = kind.parts[0] if kind.kind == "union" else kind
     try:
         plain = pa.array([_plain_default(writer, default, count(1))], plain_type(writer))
@@ -226,6 +241,7 @@ def _record(
     column: pa.Array, writer: AvroType, reader: AvroType, rows: Numbers, problems: Problems
 ) -> pa.Array:
     made = []
+    of_first = arrow_of(np.zeros(len(rows), np.int64))
     for one in reader.fields:
         number = field_of(writer, one)
         if number is not None:
@@ -235,9 +251,9 @@ def _record(
             except Unresolvable as error:
                 raise Unresolvable(f"field {one.name!r:.200}: {error}") from error
         elif one.default:
-            value = default_column(one.type, one.default[0])
+            value = default_column(one)
             problems.budget.spend(len(rows) * (value.nbytes // BYTES_OF_FIELD))
-            made.append(value.take(arrow_of(np.zeros(len(rows), np.int64))))
+            made.append(value.take(of_first))
         else:
             raise Unresolvable(
                 f"field {one.name!r:.200} was not written and has no default in the reader's schema"

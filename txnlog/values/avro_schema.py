@@ -55,6 +55,8 @@ class AvroField:
     type: AvroType
     aliases: tuple[str, ...] = ()
     default: tuple[Any, ...] = ()
+    made_default: list[Any] = field(default_factory=list, repr=False, compare=False)
+    """What ``default_column`` has made of it, once it was asked for; or why it could not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
