@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -90,3 +92,46 @@ def test_a_null_is_written_where_it_may_be_and_nowhere_else(
     else:
         with pytest.raises(InvalidRecord, match=r"field 'x': .*a null is no "):
             WAYS[way](writer, {"x": given})
+
+
+DEFAULTS: dict[str, tuple[Any, Any, Any]] = {
+    "bytes": ("bytes", "\u00ff", b"\xff"),
+    "fixed": ({"type": "fixed", "name": "F", "size": 2}, "a\u00e9", b"a\xe9"),
+    "decimal": (
+        {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
+        "\u0001",
+        Decimal("0.01"),
+    ),
+    "bytes or null": (["bytes", "null"], "x", b"x"),
+    "null or bytes": (["null", "bytes"], None, None),
+    "one of two": (["bytes", "string"], "x", {"member0": b"x", "member1": None}),
+    "list": ({"type": "array", "items": "bytes"}, ["\u00ff"], [b"\xff"]),
+    "map": ({"type": "map", "values": "bytes"}, {"k": "\u00ff"}, [("k", b"\xff")]),
+    "record": ({**record(y="bytes"), "name": "I"}, {"y": "\u00ff"}, {"y": b"\xff"}),
+    "record with a default": ({**record(y=("bytes", "\u00ff")), "name": "I"}, {}, {"y": b"\xff"}),
+    "text": ("string", "\u00ff", "\u00ff"),
+    "time": (
+        {"type": "long", "logicalType": "timestamp-micros"},
+        5,
+        dt.datetime(1970, 1, 1, microsecond=5, tzinfo=dt.UTC),
+    ),
+}
+"""Types, defaults in JSON, and what is read of them."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("place", ["the top", "a record", "a list"])
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_what_has_a_default_may_be_left_out(name: str, place: str, way: str) -> None:
+    """At the top as within records; the characters of a default of bytes are these."""
+    kind, default, expected = DEFAULTS[name]
+    schema = {**record(id="int", d=(kind, default)), "name": "Whole"}
+    given: dict[str, Any] = {"id": 1}
+    full: dict[str, Any] = {"id": 1, "d": expected}
+    if place != "the top":
+        schema = record(o={"type": "array", "items": schema} if place == "a list" else schema)
+        given, full = ({"o": [one] if place == "a list" else one} for one in (given, full))
+    writer, reader = both(schema)
+    columns = pa.RecordBatch.from_pylist([given])
+    value = writer(given) if way == "by call" else writer.encode(columns)[0].as_py()
+    assert reader(value) == full

@@ -33,11 +33,9 @@ class AvroCodec:
         self.type = kind
         self._parsed = parsed
         self.is_record = self.type.kind == "record"
-        self.columns = pa.schema(
-            self.type.arrow_fields()
-            if self.is_record
-            else [pa.field("value", self.type.arrow(), self.type.is_nullable)]
-        )
+        whole = AvroType("record", fields=(AvroField("value", kind),))
+        self._row = kind if self.is_record else whole
+        self.columns = pa.schema(self._row.arrow_fields())
 
     @property
     def defaults(self) -> Mapping[str, pa.Scalar]:
@@ -73,12 +71,8 @@ class AvroCodec:
         return pa.StructArray.from_arrays([found], fields=[reader.columns.field(0)])
 
     def filled(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        kinds = (
-            {one.name: one.type for one in self.type.fields}
-            if self.is_record
-            else {"value": self.type}
-        )
-        return {name: _filled(one, kinds[name]) for name, one in value.items() if name in kinds}
+        found: Mapping[str, Any] = _filled(value, self._row)
+        return found
 
     def place(self, id_bytes: int) -> bytes:  # noqa: ARG002 - it is nowhere else
         """Nothing: a schema has values of one kind."""
@@ -90,13 +84,18 @@ class AvroCodec:
     def encode(self, columns: pa.RecordBatch) -> list[bytes]:
         from fastavro import schemaless_writer
 
-        rows = (columns if self.is_record else columns.column("value")).to_pylist()
         made = []
-        for row in rows:
+        for row in columns.to_pylist():
+            given = _for_fastavro(row, self._row)
             stream = BytesIO()
-            schemaless_writer(stream, self._parsed, _for_fastavro(row, self.type), strict=False)
+            schemaless_writer(stream, self._parsed, given if self.is_record else given["value"])
             made.append(stream.getvalue())
         return made
+
+
+def _default_of(field: AvroField) -> Any:  # noqa: ANN401 - any value of Avro
+    """What a field is where it is left out; null if it has no default."""
+    return default_column(field)[0].as_py() if field.default else None
 
 
 def _filled(value: Any, kind: AvroType) -> Any:  # noqa: ANN401 - any value of Avro
@@ -108,7 +107,7 @@ def _filled(value: Any, kind: AvroType) -> Any:  # noqa: ANN401 - any value of A
         case "record", dict():
             fields = {one.name: one for one in kind.fields}
             left_out = {
-                name: default_column(one)[0].as_py()
+                name: _default_of(one)
                 for name, one in fields.items()
                 if one.default and name not in value
             }
@@ -144,11 +143,7 @@ def _for_fastavro(value: Any, kind: AvroType) -> Any:  # noqa: ANN401 - any valu
         return _null_of(kind)
     match kind.kind:
         case "record":
-            return {
-                one.name: _field_for_fastavro(value[one.name], one)
-                for one in kind.fields
-                if one.name in value
-            }
+            return {one.name: _field_for_fastavro(value, one) for one in kind.fields}
         case "array":
             return [_for_fastavro(item, kind.parts[0]) for item in value]
         case "map":
@@ -168,8 +163,10 @@ def _for_fastavro(value: Any, kind: AvroType) -> Any:  # noqa: ANN401 - any valu
     return value
 
 
-def _field_for_fastavro(value: Any, field: AvroField) -> Any:  # noqa: ANN401 - any value of Avro
+def _field_for_fastavro(row: Mapping[str, Any], field: AvroField) -> Any:  # noqa: ANN401
+    """Of a row its field, or the default: fastavro would take that of bytes for text."""
     try:
+        value = row[field.name] if field.name in row else _default_of(field)
         return _for_fastavro(value, field.type)
     except ValueError as error:
         raise ValueError(f"field {field.name!r:.200}: {error}") from error

@@ -55,7 +55,7 @@ class Codec(Protocol):
         ...
 
     def filled(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A value with the defaults of what is left out within its columns."""
+        """A value with the defaults of what is left out."""
         ...
 
     def place(self, id_bytes: int) -> bytes:

@@ -73,8 +73,9 @@ class ValueWriter:
         """One value, of a dict. Raises InvalidRecord: it is none of the schema."""
         try:
             _check_names(value, pa.struct([*self.schema]))
-            kind = pa.struct([field for field in self.schema if field.name in value])
-            row = pa.RecordBatch.from_struct_array(pa.array([self._codec.filled(value)], kind))
+            given = self._codec.filled(value)
+            kind = pa.struct([field for field in self.schema if field.name in given])
+            row = pa.RecordBatch.from_struct_array(pa.array([given], kind))
         except (ValueError, TypeError, OverflowError, AttributeError) as error:
             raise InvalidRecord(f"a value does not fit its schema: {error}") from error
         made: bytes = self.encode(row)[0].as_py()
