@@ -25,6 +25,7 @@ from txnlog.admin.live_segments import file_key, placed_files, placed_refs
 from txnlog.admin.rewrite import OVERTAKEN, Replacement, Rewriting, rewriting_config
 from txnlog.admin.vacuum import list_segment_files
 from txnlog.columns.key_parts import Mask
+from txnlog.columns.python_values import values_by_name
 from txnlog.config import TopicConfig
 from txnlog.errors import InvalidOption, InvalidRecord, ObjectNotFound, StorageError
 from txnlog.hooks import registered
@@ -43,7 +44,7 @@ from txnlog.state.segment import RewrittenFile, Segment
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Purged
 from txnlog.tables.table_files import copied_segment, is_copy, segment_of_copy
-from txnlog.write.row_values import make_rows, plain_columns, values_by_name
+from txnlog.write.row_values import make_rows, plain_columns
 from txnlog.write.typed_records import TypedRecords
 from txnlog.write.typed_rows import make_column
 

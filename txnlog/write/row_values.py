@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import numbers
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from operator import attrgetter, itemgetter, methodcaller
-from types import NoneType
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
 
+from txnlog.columns.python_values import kinds_of, values_by_name
 from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP
 from txnlog.segments.records import CONVERSION_ERRORS, TIMESTAMP_TYPE
@@ -49,33 +48,6 @@ def plain_columns(topic: str, rows: Sequence[Any]) -> dict[str, pa.Array]:
 def metadata_column(name: str, values: Sequence[Any]) -> pa.Array | None:
     """A column that every topic with a schema has; None for one of its own."""
     return _make(name, values, _METADATA[name]) if name in _METADATA else None
-
-
-def values_by_name(rows: Sequence[Any]) -> dict[str, list[Any]]:
-    """Of at least one row the values of each column; None where a mapping has none.
-
-    Raises InvalidRecord: they are neither mappings nor dataclasses of one class.
-    """
-    kinds = {*map(type, rows)}
-    if all(issubclass(kind, Mapping) for kind in kinds):
-        names = dict.fromkeys(chain.from_iterable(rows))
-        for name in names:
-            if not isinstance(name, str):
-                raise InvalidRecord(f"a column is named {name!r:.60}, which is no string")
-        return {name: [*map(methodcaller("get", name), rows)] for name in names}
-    if len(kinds) == 1 and dataclasses.is_dataclass(kind := kinds.pop()):
-        fields = [field.name for field in dataclasses.fields(kind)]
-        return {name: [*map(attrgetter(name), rows)] for name in fields}
-    first, last = type(rows[0]).__name__, type(rows[-1]).__name__
-    raise InvalidRecord(
-        "a list of records has mappings, or dataclasses of one class: "
-        + (f"not {last}" if len(rows) == 1 else f"not both {first} and {last}")
-    )
-
-
-def kinds_of(values: Sequence[Any]) -> set[type]:
-    """The classes of the values that are not None."""
-    return {*map(type, values)} - {NoneType}
 
 
 def make_rows(
