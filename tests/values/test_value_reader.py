@@ -172,7 +172,7 @@ def test_a_producer_and_a_consumer(schemas: Store) -> None:
         producer.send("orders", {"id": 1, "note": "a"})
         with pytest.raises(InvalidRecord, match="no field 'other'"):
             producer.send("orders", {"id": 1, "other": 2})
-        with pytest.raises(InvalidRecord, match="fit its schema"):
+        with pytest.raises(InvalidRecord, match="column 'id' is string, its type is int64"):
             producer.send("orders", {"id": "text"})
         with pytest.raises(InvalidRecord, match="cannot be written"):
             producer.send("orders", {"note": "without an id"})
@@ -274,7 +274,7 @@ def test_fields_that_are_left_out_or_unknown_at_any_depth(store: Store, name: st
     read = ValueReader(store.schemas, "avro", subject=SUBJECT)
     assert read(write({"o": given})) == {"o": expected}
     wrong = json.loads(json.dumps(given).replace('"x"', '"unknown"'))
-    with pytest.raises(InvalidRecord, match=r"the schema has no field 'o\.(member1\.)?unknown'"):
+    with pytest.raises(InvalidRecord, match=r"column 'o.*' has no field 'unknown'"):
         write({"o": wrong})
     column = pa.array([{"y": 1, "z": 2}])
     lists = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), column)

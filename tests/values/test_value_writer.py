@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -135,3 +136,204 @@ def test_what_has_a_default_may_be_left_out(name: str, place: str, way: str) -> 
     columns = pa.RecordBatch.from_pylist([given])
     value = writer(given) if way == "by call" else writer.encode(columns)[0].as_py()
     assert reader(value) == full
+
+
+def avro_of(kind: Any, *, listed: bool) -> str:
+    return json.dumps(record(x={"type": "array", "items": kind} if listed else kind))
+
+
+def protobuf_of(kind: Any, *, listed: bool) -> str:
+    return (
+        'syntax = "proto3"; import "google/protobuf/timestamp.proto"; enum E { A = 0; } '
+        f"message M {{ {'repeated ' * listed}{kind} x = 1; }}"
+    )
+
+
+def json_of(kind: Any, *, listed: bool) -> str:
+    one = {"type": kind}
+    properties = {"x": {"type": "array", "items": one} if listed else one}
+    return json.dumps({"type": "object", "properties": properties})
+
+
+def logical(kind: str, name: str) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name}
+
+
+FORMATS: dict[SchemaType, tuple[Callable[..., str], tuple[Any, ...]]] = {
+    "AVRO": (
+        avro_of,
+        (
+            *("boolean", "int", "long", "float", "double", "bytes", "string"),
+            {"type": "fixed", "name": "F", "size": 2},
+            {"type": "enum", "name": "E", "symbols": ["A"]},
+            logical("int", "date"),
+            logical("int", "time-millis"),
+            logical("long", "time-micros"),
+            *(logical("long", f"{local}timestamp-millis") for local in ("", "local-")),
+            *(logical("long", f"{local}timestamp-micros") for local in ("", "local-")),
+            {**logical("bytes", "decimal"), "precision": 4, "scale": 1},
+            ["null", "int"],
+        ),
+    ),
+    "PROTOBUF": (
+        protobuf_of,
+        (
+            *("bool", "int32", "sint64", "uint32", "uint64", "float", "double", "bytes", "string"),
+            *("E", "google.protobuf.Timestamp"),
+        ),
+    ),
+    "JSON": (json_of, ("boolean", "integer", "number", "string")),
+}
+NOON = dt.datetime(2024, 5, 1, 12, 0, 0, 123456)  # noqa: DTZ001 - without a zone
+GIVEN = [
+    pa.array([1, 0]),
+    pa.array([0, 1 << 31]),
+    pa.array([(1 << 53) + 1, 0]),
+    pa.array([0, -1], pa.int8()),
+    pa.array([1 << 63, 0], pa.uint64()),
+    pa.array([1.0, 0.0]),
+    pa.array([1.5, 0.0]),
+    pa.array([0.0, 1e300]),
+    pa.array([0.1, 2.0], pa.float32()),
+    pa.array([Decimal("1.5"), Decimal("1.0")]),
+    pa.array([Decimal(2), Decimal(12345)]),
+    pa.array([True, False]),
+    pa.array(["A", "A"]),
+    pa.array(["A", "A"]).dictionary_encode(),
+    pa.array(["false", "é"]),
+    pa.array([b"ab", b"ab"]),
+    pa.array([b"\xff", b""], pa.large_binary()),
+    pa.array([NOON.date(), NOON.date()]),
+    pa.array([NOON.time(), NOON.time()]),
+    pa.array([5, 6], pa.time32("ms")),
+    *(
+        pa.array([NOON.replace(microsecond=micros)] * 2, pa.timestamp(unit, zone))
+        for unit, micros in (("s", 0), ("ms", 123000), ("us", 123456))
+        for zone in (None, "UTC", "America/New_York")
+    ),
+]
+
+
+def is_same(found: Any, given: Any, *, narrow: bool, floored: bool) -> bool:
+    """Whether a value is the one that was given: of a narrow float rounded, of a time floored."""
+    if narrow and isinstance(given, float):
+        given = float(np.float32(given))
+    if floored and isinstance(given, dt.time | dt.datetime):
+        return found in (given, given.replace(microsecond=given.microsecond // 1000 * 1000))
+    return isinstance(found, bool) == isinstance(given, bool) and bool(found == given)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_value_of_another_type_is_itself_or_refused(
+    kind: SchemaType, way: str, *, listed: bool
+) -> None:
+    """Each of many types given for each of many: what is written is read as the same value."""
+    schema_of, types = FORMATS[kind]
+    for named in types:
+        writer, reader = both(schema_of(named, listed=listed), kind)
+        wanted = writer.schema.field("x").type
+        wanted = wanted.value_type if listed else wanted
+        taken = 0
+        for column in GIVEN:
+            values = column.to_pylist()
+            rows = [values] if listed else values
+            given_type = pa.list_(column.type) if listed else column.type
+            if listed and pa.types.is_dictionary(column.type):
+                continue
+            try:
+                if way == "by call":
+                    written = [writer({"x": row}) for row in rows]
+                else:
+                    batch = pa.record_batch({"x": pa.array(rows, given_type)})
+                    written = writer.encode(batch).to_pylist()
+            except InvalidRecord:
+                continue
+            found = [reader(value)["x"] for value in written]
+            read = found[0] if listed else found
+            narrow, floored = wanted == pa.float32(), way == "by call"
+            for one, given in zip(read, values, strict=True):
+                assert is_same(one, given, narrow=narrow, floored=floored), (named, column, one)
+            taken += 1
+        assert taken > 0, named
+
+
+NOTHING: dict[str, tuple[SchemaType, Any, Any]] = {
+    "record": ("AVRO", record(), record(x={**record(), "name": "I"})),
+    "record with a default": (
+        "AVRO",
+        record(a=("int", 7)),
+        record(x={**record(a=("int", 7)), "name": "I"}),
+    ),
+    "message": (
+        "PROTOBUF",
+        'syntax = "proto3"; message M { int32 a = 1; }',
+        'syntax = "proto3"; message O { E x = 1; } message E {}',
+    ),
+    "object": (
+        "JSON",
+        {"type": "object", "properties": {"a": {"type": "integer"}}},
+        {"type": "object", "properties": {"x": {"type": "object", "properties": {"a": {}}}}},
+    ),
+}
+"""Schemas of which all may be left out, and those with such a thing in them."""
+
+
+@pytest.mark.parametrize("way", ["by call", "of columns"])
+@pytest.mark.parametrize("name", NOTHING)
+def test_a_value_in_which_nothing_is_given(name: str, way: str) -> None:
+    """It is one all the same, at the top and within another."""
+    kind, schema, around = NOTHING[name]
+    cases: list[tuple[Any, dict[str, Any]]] = [(schema, {}), (around, {"x": {}})]
+    for one, row in cases:
+        writer, reader = both(one, kind)
+        columns = pa.RecordBatch.from_struct_array(pa.array([row]))
+        value = writer(row) if way == "by call" else writer.encode(columns)[0].as_py()
+        found = reader(value)
+        assert found.keys() == {*reader.schema.names}
+        assert row == {} or found["x"] in ({}, {"a": 7}, {"a": None})
+
+
+INNER = {**record(x="int", y=("int", 5)), "name": "I"}
+SHAPES: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "struct": (INNER, lambda one: one, lambda kind: kind),
+    "list": ({"type": "array", "items": INNER}, lambda one: [one], pa.list_),
+    "large list": ({"type": "array", "items": INNER}, lambda one: [one], pa.large_list),
+    "list view": ({"type": "array", "items": INNER}, lambda one: [one], pa.list_view),
+    "map": (
+        {"type": "map", "values": INNER},
+        lambda one: [("k", one)],
+        lambda kind: pa.map_(pa.string(), kind),
+    ),
+    "struct as a map": (
+        {"type": "map", "values": INNER},
+        lambda one: {"k": one},
+        lambda kind: pa.struct({"k": kind}),
+    ),
+}
+"""Types with records in them; of a record the value, and of its type the type, that is given."""
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_columns_with_other_types_and_fewer_fields_in_them(name: str) -> None:
+    """Nulls between them, in slices and tables; the error has the path of the field."""
+    schema, around, type_around = SHAPES[name]
+    writer, reader = both(record(o=["null", schema]))
+    for count in (0, 1, 5):
+        column = pa.array(
+            [None, *(around({"x": n}) for n in range(count)), None],
+            type_around(pa.struct({"x": pa.int64()})),
+        ).slice(1)
+        chunks = pa.chunked_array([column, column])
+        for given in (pa.record_batch({"o": column}), pa.table({"o": chunks})):
+            found = [reader(value)["o"] for value in writer.encode(given).to_pylist()]
+            full: list[Any] = [{"x": n, "y": 5} for n in range(count)]
+            if name != "struct":
+                full = [[("k", one)] if "map" in name else [one] for one in full]
+            expected = [*full, None]
+            assert found == expected * (len(found) // len(expected))
+            assert len(found) == given.num_rows
+    wrong = pa.array([around({"x": 1 << 40})], type_around(pa.struct({"x": pa.int64()})))
+    with pytest.raises(InvalidRecord, match=r"column 'o\..*x'.*1099511627776"):
+        writer.encode(pa.record_batch({"o": wrong}))

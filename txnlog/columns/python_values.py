@@ -95,14 +95,15 @@ def _infer_flat(values: Values, field: pa.Field, refusal: Refusal) -> pa.Array:
     They are rounded down, to the earlier time, also before 1970.
     """
     array = infer(values, field.name, refusal)
-    if not (types.is_timestamp(array.type) and types.is_timestamp(field.type)):
+    of_days = types.is_time(array.type) and types.is_time(field.type)
+    if not of_days and not (types.is_timestamp(array.type) and types.is_timestamp(field.type)):
         return array
     unit = array.type.unit
     if _UNITS.index(unit) <= _UNITS.index(field.type.unit):
         return array
     # Without its zone: Arrow would look for a database of them.
-    whole = pc.floor_temporal(array.view(pa.timestamp(unit)), unit=_UNIT_NAMES[field.type.unit])
-    return whole.view(array.type)
+    bare = array if of_days else array.view(pa.timestamp(unit))
+    return pc.floor_temporal(bare, unit=_UNIT_NAMES[field.type.unit]).view(array.type)
 
 
 def _make_struct(values: Values, kind: pa.DataType, path: str, refusal: Refusal) -> pa.Array:
@@ -115,6 +116,8 @@ def _make_struct(values: Values, kind: pa.DataType, path: str, refusal: Refusal)
     unknown = [name for name in given if name not in {field.name for field in fields}]
     if unknown:
         raise refusal(f"column {path!r} has no field {unknown[0]!r}")
+    if not fields:
+        return pa.array([{}] * len(values), kind)
     nothing = [None] * len(values)
     made = [
         make_array(given.get(one.name, nothing), one, f"{path}.{one.name}", refusal)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from txnlog.columns.casts import Refusal, cast, may_cast
+from txnlog.columns.python_values import make_array
 from txnlog.errors import InvalidOption, InvalidRecord
+from txnlog.segments.schema_columns import elements
 from txnlog.values.codecs import make_codec
 from txnlog.values.framing import check_id_bytes, frame
 from txnlog.values.schemas import Schemas, check_schema_type
@@ -57,54 +62,97 @@ class ValueWriter:
     def encode(self, columns: pa.RecordBatch | pa.Table) -> pa.BinaryArray:
         """A value for each row. Fields with a default may be left out.
 
+        Types may differ from those of :attr:`schema` if no value changes, as in typed topics.
+
         Raises InvalidRecord: a row is no value of the schema, or it has no such column.
         """
-        try:
-            _check_columns(pa.struct([*columns.schema]), pa.struct([*self.schema]))
-            made = self._codec.encode(columns)
-        except (ValueError, TypeError, LookupError, OverflowError, AttributeError) as error:
-            raise InvalidRecord(
-                f"a row cannot be written under schema {self.registered.id} "
-                f"({self.registered.subject}): {error}"
-            ) from error
-        return pa.array([self._frame + value for value in made], pa.binary())
+        _check_columns(pa.struct([*columns.schema]), pa.struct([*self.schema]))
+        whole = columns.combine_chunks() if isinstance(columns, pa.Table) else columns
+        batches = whole.to_batches() if isinstance(whole, pa.Table) else [whole]
+        made = [value for batch in batches for value in self._encode(self._fit(batch))]
+        return pa.array(made, pa.binary())
 
-    def __call__(self, value: dict[str, Any]) -> bytes:
-        """One value, of a dict. Raises InvalidRecord: it is none of the schema."""
+    def __call__(self, value: Mapping[str, Any]) -> bytes:
+        """One value, of a mapping. Raises InvalidRecord: it is none of the schema."""
+        if not isinstance(value, Mapping):
+            raise self._refusal(f"a mapping of fields to values is needed, not {value!r:.60}")
+        known = {*self.schema.names}
+        for name in value:
+            if name not in known:
+                raise _unknown(str(name))
         try:
-            _check_names(value, pa.struct([*self.schema]))
             given = self._codec.filled(value)
-            kind = pa.struct([field for field in self.schema if field.name in given])
-            row = pa.RecordBatch.from_struct_array(pa.array([given], kind))
         except (ValueError, TypeError, OverflowError, AttributeError) as error:
-            raise InvalidRecord(f"a value does not fit its schema: {error}") from error
-        made: bytes = self.encode(row)[0].as_py()
-        return made
+            raise self._refusal(str(error)) from error
+        fields = [field for field in self.schema if field.name in given]
+        arrays = [
+            make_array([given[field.name]], field, field.name, self._refusal) for field in fields
+        ]
+        row = (
+            pa.RecordBatch.from_arrays(arrays, [field.name for field in fields])
+            if fields
+            else pa.RecordBatch.from_struct_array(pa.array([{}], pa.struct([])))
+        )
+        return self._encode(row)[0]
+
+    def _fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns as those of the schema; fields that are left out in them stay so."""
+        names = batch.schema.names
+        if not names:
+            return batch
+        fields = [self.schema.field(name) for name in names]
+        arrays = [
+            _fit(array, field, self._refusal)
+            for array, field in zip(batch.columns, fields, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, names)
+
+    def _encode(self, batch: pa.RecordBatch) -> list[bytes]:
+        try:
+            return [self._frame + value for value in self._codec.encode(batch)]
+        except (ValueError, TypeError, LookupError, OverflowError, AttributeError) as error:
+            raise self._refusal(str(error)) from error
+
+    def _refusal(self, reason: str) -> InvalidRecord:
+        return InvalidRecord(
+            f"a value cannot be written under schema {self.registered.id} "
+            f"({self.registered.subject}): {reason}"
+        )
 
 
-def _check_names(value: Any, kind: Any, place: str = "") -> None:  # noqa: ANN401 - of any type
-    """Raises InvalidRecord: a value has a field that its type has not, which Arrow leaves out."""
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        for name, item in value.items():
-            number = kind.get_field_index(name)
-            if number < 0:
-                raise _unknown(f"{place}{name}")
-            _check_names(item, kind.field(number).type, f"{place}{name}.")
-    elif not pa.types.is_nested(_item_of(kind)):
-        return
-    elif pa.types.is_map(kind) and isinstance(value, dict | list | tuple):
-        for _, item in value.items() if isinstance(value, dict) else value:
-            _check_names(item, kind.item_type, place)
-    elif pa.types.is_list(kind) and isinstance(value, list | tuple):
-        for item in value:
-            _check_names(item, kind.value_type, place)
+def _fit(array: pa.Array, field: pa.Field, refusal: Refusal) -> pa.Array:
+    """A column as one of a field of the schema, if no value changes.
 
+    What typed topics do not take: fields of structs may be left out, lists may be views, and a
+    struct be a map, whose keys are its fields.
+    """
+    found, kind = array.type, field.type
+    if pa.types.is_struct(found) and not found.num_fields:
+        return array
+    if may_cast(found, kind) or not pa.types.is_nested(kind):
+        return cast(array, field, refusal)
+    mask = array.is_null() if array.null_count else None
 
-def _item_of(kind: Any) -> Any:  # noqa: ANN401 - of pyarrow
-    """The type of what a map or list has; of others itself."""
-    if pa.types.is_map(kind):
-        return kind.item_type
-    return kind.value_type if pa.types.is_list(kind) else kind
+    def inner(values: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
+        return _fit(values, pa.field(f"{field.name}.{name}", kind), refusal)
+
+    if pa.types.is_struct(found) and (pa.types.is_struct(kind) or pa.types.is_map(kind)):
+        names = [found.field(number).name for number in range(found.num_fields)]
+        is_map = pa.types.is_map(kind)
+        kinds = [kind.item_type if is_map else kind.field(name).type for name in names]
+        made = map(inner, array.flatten(), names, kinds)
+        return pa.StructArray.from_arrays([*made], names, mask=mask)
+    if pa.types.is_map(found) and pa.types.is_map(kind):
+        offsets, (keys, items) = elements(array, array.keys, array.items)
+        keys, items = inner(keys, "key", kind.key_type), inner(items, "value", kind.item_type)
+        return pa.MapArray.from_arrays(offsets, keys, items, mask=mask)
+    if _is_list(found) and pa.types.is_list(kind):
+        lengths = pc.fill_null(pc.list_value_length(array), 0)
+        ends = pc.cumulative_sum(lengths.cast(pa.int32()))
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+        items = inner(array.flatten(), "element", kind.value_type)
+        return pa.ListArray.from_arrays(offsets, items, mask=mask)
+    return cast(array, field, refusal)
 
 
 def _check_columns(given: Any, kind: Any, place: str = "") -> None:  # noqa: ANN401 - of pyarrow
