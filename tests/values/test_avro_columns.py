@@ -105,8 +105,12 @@ def test_a_schema_that_has_changed(name: str) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 18, 33])
 @pytest.mark.parametrize("kind", ["bytes", "fixed"])
-def test_decimals_of_any_size(kind: str, size: int) -> None:
+@pytest.mark.parametrize("at_once", [1, 5, 1 << 16])
+def test_decimals_of_any_size(
+    monkeypatch: pytest.MonkeyPatch, kind: str, size: int, at_once: int
+) -> None:
     """More bytes than a number needs repeat its sign; what needs more than 16 has no column."""
+    monkeypatch.setattr("txnlog.values.avro_resolution._DECIMALS_AT_ONCE", at_once)
     most = 10**38 - 1
     numbers = [0, 1, -1, 127, -128, 12_345, -12_345, most, -most, most + 1, 1 << 127, -(1 << 128)]
     fitting = [n for n in numbers if -(1 << 8 * size - 1) <= n < 1 << 8 * size - 1]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -18,9 +21,9 @@ from tests.values.avro_worlds import Kind, decoded, encoded, kinds, record
 from txnlog.errors import InvalidRecord, InvalidSchema
 from txnlog.values import RegisteredSchema, ValueReader, avro_resolution, rows
 from txnlog.values.avro import AvroCodec, read_avro, why_not
-from txnlog.values.avro_columns import Problems
+from txnlog.values.avro_columns import Problems, decode_plain
 from txnlog.values.avro_fields import _Fields, most_fields, too_many_fields
-from txnlog.values.avro_resolution import field_of
+from txnlog.values.avro_resolution import field_of, resolve
 from txnlog.values.avro_schema import AvroField, AvroType
 from txnlog.values.json_schema import JsonCodec
 from txnlog.values.reader import DecodedValues
@@ -59,6 +62,7 @@ def wide(kind: Any, count: int, **first: Any) -> dict[str, Any]:
     return {**record(**fields), "name": "I"}
 
 
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 0}
 NULLS = wide("null", 3900, b="boolean")
 TEXT = ("string", "x" * 400)
 OLD = record(b="boolean")
@@ -227,6 +231,30 @@ def test_lack_of_memory_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> 
     (value,) = framed(OLD, [{"b": True}])
     with pytest.raises(InvalidRecord, match="1 values take more memory than there is"):
         [*reader.read([pa.record_batch({"value": pa.array([value])})])]
+
+
+@pytest.mark.parametrize("kind", [DECIMAL, ["null", DECIMAL], items(DECIMAL)["fields"][0]["type"]])
+def test_decimals_take_little_more_than_their_bytes(kind: Any) -> None:
+    """While they are made: so many short ones are allowed together that it matters."""
+    count = 1 << 18
+    codec = read_avro(json.dumps(record(a=kind)))
+    if isinstance(kind, dict) and kind["type"] == "array":
+        values = encoded(kind, [[Decimal(1)] * count])
+    else:
+        values = encoded(kind, [Decimal(1)]) * count
+    data = np.frombuffer(b"".join(values), np.uint8)
+    ends = np.cumsum([len(value) for value in values], dtype=np.int64)
+    starts = ends - len(values[0])
+    decoded(values[:1], codec)  # imports what is needed
+    plain = decode_plain(codec.type, data, starts, ends, Problems())
+    tracemalloc.start()
+    try:
+        found = resolve(plain, codec.type, codec.type, np.arange(len(values)), Problems())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.field("a").null_count == 0
+    assert peak < 150 * count, peak / count
 
 
 # -- work ------------------------------------------------------------------------------------------

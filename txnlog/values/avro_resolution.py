@@ -36,6 +36,8 @@ _MILLIS: Final = ("timestamp-millis", "local-timestamp-millis")
 _MOST_MS: Final = (1 << 63) // 1000
 """Others have times in microseconds."""
 _DECIMAL_BYTES: Final = 16
+_DECIMALS_AT_ONCE: Final = 1 << 16
+"""Each takes several hundred bytes while it is made."""
 
 
 class Unresolvable(InvalidSchema):
@@ -383,6 +385,16 @@ def _symbols(writer: AvroType, reader: AvroType) -> tuple[pa.Array, int]:
 
 
 def _decimals(column: pa.Array, reader: AvroType, rows: Numbers, problems: Problems) -> pa.Array:
+    made = [pa.nulls(0, reader.arrow())]
+    for at in range(0, len(column), _DECIMALS_AT_ONCE):
+        some = slice(at, at + _DECIMALS_AT_ONCE)
+        made.append(_some_decimals(column[some], reader, rows[some], problems))
+    return pa.concat_arrays(made)
+
+
+def _some_decimals(
+    column: pa.Array, reader: AvroType, rows: Numbers, problems: Problems
+) -> pa.Array:
     """Whole numbers, the highest byte first, as Arrow's decimals.
 
     These have 16 bytes: what is longer is a number of ours if more bytes only repeat its sign.
