@@ -177,6 +177,34 @@ def test_names_that_have_changed_are_found_by_aliases() -> None:
     ]
 
 
+UNION_TYPES: dict[str, tuple[dict[str, Any], Any]] = {
+    "record": ({"type": "record", "fields": [{"name": "x", "type": "int"}]}, {"x": 2}),
+    "enum": ({"type": "enum", "symbols": ["A"]}, "A"),
+    "fixed": ({"type": "fixed", "size": 1}, b"a"),
+}
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 0, 2], [1, 2, 0]])
+@pytest.mark.parametrize("name", UNION_TYPES)
+def test_a_name_in_a_union_comes_before_an_alias(name: str, order: list[int]) -> None:
+    """With its namespace before one of another: what a type is called now is meant first."""
+    kind, value = UNION_TYPES[name]
+    named = [
+        {**kind, "name": "n.I"},
+        {**kind, "name": "m.I"},
+        {**kind, "name": "J", "aliases": ["n.I"]},
+    ]
+    written = encoded(record(u=["null", named[0]]), [{"u": ("n.I", value)}])
+    writer = read_avro(json.dumps(record(u=["null", named[0]])))
+    for known in (order, [n for n in order if n > 0], [2]):
+        reader = read_avro(json.dumps(record(u=["null", "string", *(named[n] for n in known)])))
+        rows, problems = decoded(written, writer, reader)
+        assert problems == {}
+        assert [*reader.why_not(writer)] == []
+        chosen = f"member{1 + known.index(min(known))}"
+        assert {k: v for k, v in rows[0]["u"].items() if v is not None} == {chosen: value}
+
+
 REFUSED: dict[str, tuple[Any, Any]] = {
     "no default": (record(a="int"), record(a="int", b="string")),
     "narrower": (record(a="long"), record(a="int")),

@@ -9,6 +9,7 @@ have is :class:`Unresolvable`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
@@ -65,10 +66,19 @@ def may_read(writer: AvroType, reader: AvroType) -> bool:
 
 
 def part_for(writer: AvroType, reader: AvroType) -> AvroType | None:
-    """The first type of a reader's union that a value may be: of the same kind, or wider."""
-    same = (part for part in reader.parts if part.kind == writer.kind and may_read(writer, part))
-    wider = (part for part in reader.parts if may_read(writer, part))
-    return next(same, None) or next(wider, None)
+    """The type of a reader's union that a value is read as, the first of several that may be.
+
+    One of the same name comes before one that has it as an alias, and of the same kind before a
+    wider one.
+    """
+    fitting = [part for part in reader.parts if may_read(writer, part)]
+    return min(fitting, key=partial(_distance, writer), default=None)
+
+
+def _distance(writer: AvroType, part: AvroType) -> int:
+    if part.kind != writer.kind:
+        return 3
+    return (part.name != writer.name) + (short_name(part.name) != short_name(writer.name))
 
 
 def resolve(
