@@ -207,11 +207,13 @@ def check_column_chunks(
 
     Raises ValueError if these are more than ``max_bytes``.
     """
-    total = levels = 0
+    total = levels = uncompressed = 0
     unsure: list[tuple[int, ColumnChunk]] = []
     for chunk, read in chunks:
         sizes = page_sizes(chunk, read)
-        check_uncompressed(sizes.uncompressed_bytes, max_bytes)
+        # Whatever of it is named; and all dictionaries together are no more work than this.
+        uncompressed += sizes.uncompressed_bytes
+        check_uncompressed(uncompressed, max_bytes)
         width = chunk.leaf.width
         at_most = chunk.value_count * (_OFFSET_BYTES if width is None else width)
         if chunk.leaf.is_nested:

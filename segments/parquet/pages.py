@@ -41,6 +41,9 @@ _HEADER_BYTES: Final = 128
 """More than a page's header takes, unless it has long bounds; then it takes at most this:"""
 _LONG_HEADER_BYTES: Final = 16 << 20
 _LENGTH: Final = struct.Struct("<I")
+_MOST_WALKED: Final = 1 << 17
+"""Values of a dictionary that are looked at one by one, in a few hundredths of a second. Those of
+more are counted as pages name them, if that matters."""
 
 
 ReadChunk: TypeAlias = Callable[[int, int], BytesLike]
@@ -52,8 +55,8 @@ class PageSizes:
     """What the pages of a chunk claim.
 
     ``plain_bytes`` are those of pages that have their values, ``named_count`` values are named by
-    others; ``dictionary`` is where these values are, from the chunk's beginning, and
-    ``dictionary_bytes`` their uncompressed size.
+    others; ``dictionary`` is where these values are, from the chunk's beginning,
+    ``dictionary_bytes`` their uncompressed size, and ``dictionary_count`` how many they are.
     """
 
     uncompressed_bytes: int = 0
@@ -61,6 +64,7 @@ class PageSizes:
     named_count: int = 0
     dictionary: tuple[int, int] | None = None
     dictionary_bytes: int = 0
+    dictionary_count: int = 0
 
 
 def page_sizes(chunk: ColumnChunk, read: ReadChunk) -> PageSizes:
@@ -113,6 +117,7 @@ def _read_pages(chunk: ColumnChunk, read: ReadChunk) -> PageSizes:
             if not is_first:  # some footers say nothing of it, and values begin with it
                 raise ValueError("a dictionary is not at the beginning")
             sizes.dictionary, sizes.dictionary_bytes = (body, at), uncompressed
+            sizes.dictionary_count = values
             continue
         count += values
         if encoding in DICTIONARY_ENCODINGS:
@@ -147,22 +152,27 @@ def count_values(pages: memoryview) -> int:
 def most_decoded_bytes(chunk: ColumnChunk, sizes: PageSizes, read: ReadChunk, most: int) -> int:
     """At most how many bytes the values of a chunk of texts take; about, if it is over ``most``.
 
-    Raises ValueError: its dictionary does not decompress.
+    Raises ValueError: its dictionary does not decompress, or claims more values than it has.
     """
     assert chunk.leaf.kind == BYTE_ARRAY
-    if sizes.plain_bytes + sizes.named_count * sizes.dictionary_bytes <= most:
-        return sizes.plain_bytes + sizes.named_count * sizes.dictionary_bytes
-    if sizes.dictionary is None or sizes.dictionary_bytes > most:
-        return sizes.plain_bytes + sizes.dictionary_bytes
+    size, count = sizes.dictionary_bytes, sizes.dictionary_count
+    if count * _LENGTH.size > size:
+        raise ValueError(f"a dictionary claims {count} values in {size} bytes")
+    if sizes.plain_bytes + sizes.named_count * size <= most:
+        return sizes.plain_bytes + sizes.named_count * size
+    if sizes.dictionary is None or size > most:
+        return sizes.plain_bytes + size
+    if count > _MOST_WALKED:  # each of the others takes at least its length
+        return sizes.plain_bytes + sizes.named_count * (size - count * _LENGTH.size)
     name = CODECS[chunk.codec]
     values: Any = read(*sizes.dictionary)
     if name is not None:
-        values = pa.Codec(name).decompress(values, decompressed_size=sizes.dictionary_bytes)
-    return sizes.plain_bytes + sizes.named_count * _longest(memoryview(values))
+        values = pa.Codec(name).decompress(values, decompressed_size=size)
+    return sizes.plain_bytes + sizes.named_count * _longest(memoryview(values), count)
 
 
-def _longest(values: memoryview) -> int:
-    """The length of the longest of plain values, each behind its length."""
+def _longest(values: memoryview, most_count: int) -> int:
+    """The length of the longest of plain values, each behind its length: readers take so many."""
     size = len(values)
     if size >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(values)
@@ -173,7 +183,9 @@ def _longest(values: memoryview) -> int:
                 return int(length)
     at = longest = 0
     unpack, head = _LENGTH.unpack_from, _LENGTH.size
-    while at < size:
+    for _ in range(most_count):
+        if at >= size:
+            break
         (length,) = unpack(values, at)
         longest = max(longest, length)
         at += head + length

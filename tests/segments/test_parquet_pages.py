@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -87,19 +89,77 @@ def test_values_that_are_named_count_each_time() -> None:
         check(dictionary + page(100, NAMED), 100, leaf=BYTE_ARRAY)
 
 
+def dictionary_of(lengths: list[int], claimed: int | None = None) -> tuple[bytes, bytes]:
+    """Values of such lengths, and the page that has them and claims to have so many."""
+    values = b"".join(length.to_bytes(4, "little") + bytes(length) for length in lengths)
+    count = len(lengths) if claimed is None else claimed
+    made = page(count, kind=2, size=len(values), stored=len(values))
+    return values, made[: len(made) - len(values)] + values
+
+
 @pytest.mark.parametrize(
     ("lengths", "longest"), [([3, 3, 3], 3), ([0, 0], 0), ([7, 1, 7, 1], 7), ([3, 17], 17)]
 )
 def test_the_longest_value_of_a_dictionary_is_found(lengths: list[int], longest: int) -> None:
     """Where all are as long as the first, and where their sum only looks as if they were."""
-    values = b"".join(length.to_bytes(4, "little") + bytes(length) for length in lengths)
-    dictionary = page(len(lengths), kind=2, size=len(values), stored=len(values))
-    data = dictionary[: len(dictionary) - len(values)] + values + page(50, NAMED)
+    values, dictionary = dictionary_of(lengths)
+    data = dictionary + page(50, NAMED)
     least = 50 * longest + 50 * 4
     with pytest.raises(ValueError, match="over the limit"):
         check(data, 50, leaf=BYTE_ARRAY, most=least - 1)
     if least >= len(values) + 8:
         check(data, 50, leaf=BYTE_ARRAY, most=least)
+
+
+@pytest.mark.parametrize("claimed", [None, 1])
+@pytest.mark.parametrize("more", [0, 200])
+def test_dictionaries_of_very_many_values_are_not_looked_through(
+    monkeypatch: pytest.MonkeyPatch, claimed: int | None, more: int
+) -> None:
+    """Few bytes may be very many empty values: all but those that it claims to have mean nothing.
+
+    If they could be too much, pages tell which are named.
+    """
+    looked_at: list[int] = []
+    unpack = struct.Struct("<I").unpack_from
+
+    class Length:
+        size = 4
+
+        def unpack_from(self, values: memoryview, at: int = 0) -> tuple[int, ...]:
+            looked_at.append(at)
+            return unpack(values, at)
+
+    monkeypatch.setattr("txnlog.segments.parquet.pages._LENGTH", Length())
+    monkeypatch.setattr("txnlog.segments.parquet.pages._MOST_WALKED", 1000)
+    _, dictionary = dictionary_of([1, more, *[0] * 2000], claimed)
+    check(dictionary + page(50, NAMED), 50, leaf=BYTE_ARRAY, most=9000)
+    assert len(looked_at) <= 2
+
+
+def test_a_dictionary_claims_no_more_values_than_have_lengths() -> None:
+    """Each takes four bytes at least."""
+    _, dictionary = dictionary_of([0, 0], 3)
+    with pytest.raises(ValueError, match="claims 3 values in 8 bytes"):
+        check(dictionary + page(1, NAMED), 1, leaf=BYTE_ARRAY)
+
+
+def test_columns_that_are_too_much_are_not_read_to_the_last() -> None:
+    """Once they are, the rest of them is no work."""
+    _, dictionary = dictionary_of([0] * 100)
+    data = dictionary + page(1, NAMED)
+    column = Leaf((b"x",), BYTE_ARRAY, None, None, 1, 0)
+    chunk = ColumnChunk(column, 0, 1, 4, len(data), 0, True, None, None)
+    asked: list[int] = []
+
+    def read(number: int, start: int, stop: int) -> bytes:
+        asked.append(number)
+        return data[start:stop]
+
+    chunks = [(chunk, partial(read, number)) for number in range(10)]
+    with pytest.raises(ValueError, match="over the limit"):
+        check_column_chunks(chunks, 1000, lambda _: 0)
+    assert {*asked} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("kind", [pa.bool_(), pa.int8(), pa.string()])
