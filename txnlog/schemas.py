@@ -359,8 +359,14 @@ class SchemaAdmin:
         earlier = sorted(state.versions.get(given.subject, {}).items())
         if not mode.endswith("_TRANSITIVE"):
             earlier = earlier[-1:]
-        codecs = [] if mode == "NONE" else [(n, _codec(one, state)) for n, one in earlier]
-        return [*incompatibilities(mode, codec, codecs)]
+        codecs: list[tuple[int, Codec]] = []
+        unreadable: list[str] = []
+        for version, one in earlier if mode != "NONE" else ():
+            try:
+                codecs.append((version, _codec(one, state)))
+            except InvalidSchema as error:
+                unreadable.append(f"version {version} cannot be compared: {error}")
+        return [*unreadable, *incompatibilities(mode, codec, codecs)]
 
     # -- the topic -------------------------------------------------------------------------------
 

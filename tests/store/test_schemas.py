@@ -18,6 +18,7 @@ from txnlog.snapshot import Snapshot
 from txnlog.store import Store, attach
 from txnlog.testing import Process, Simulation, VirtualClock, preemptions, random_choice
 from txnlog.values import SchemaReference
+from txnlog.values.compatibility import check_mode
 from txnlog.values.schemas import RegisteredSchema, with_references
 
 
@@ -275,6 +276,39 @@ def other_registry(store: Store, one: RegisteredSchema, chooser: random.Random) 
     value = {"subject": one.subject, "version": one.version, "id": one.id, "schema": one.text}
     with store.producer() as producer:
         producer.send(TOPIC, json.dumps(value), key=json.dumps(dict(fields)))
+
+
+RECURSIVE = {
+    "type": "record",
+    "name": "R",
+    "fields": [{"name": "next", "type": ["null", "R"], "default": None}],
+}
+UNREADABLE = {
+    "a type of itself": (json.dumps(RECURSIVE), "type 'R' contains itself"),
+    "no schema": ("{", "it is not a schema of Avro"),
+}
+"""Versions that other registries take, and why they have no columns."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_version_that_cannot_be_compared_is_named(store: Store, name: str, mode: str) -> None:
+    """It is that version that is at fault, not the one which is to follow it."""
+    text, reason = UNREADABLE[name]
+    store.topics.create(TOPIC, config={"cleanup.policy": "compact"})
+    for version, one in enumerate((schema(x=None), text), 1):
+        other_registry(
+            store, RegisteredSchema(version, "AVRO", one, (), "s", version), random.Random(version)
+        )
+    store.schemas.set_compatibility(check_mode(mode))
+    found = store.schemas.check("s", schema(x=None, z=1))
+    if mode == "NONE":
+        assert found == []
+        return
+    (why,) = found
+    assert why.startswith(f"version 2 cannot be compared: {reason}")
+    with pytest.raises(InvalidSchema, match=f"is {mode}: version 2 cannot be compared"):
+        store.schemas.add("s", schema(x=None, z=1))
 
 
 @pytest.mark.parametrize(
