@@ -283,6 +283,30 @@ def test_bytes_that_are_no_values(*, with_lists: bool) -> None:
     check()
 
 
+BOOLEANS: dict[str, tuple[Any, bytes]] = {
+    "alone": ("boolean", b"\2"),
+    "or null": (["null", "boolean"], b"\2\2"),
+    "one of several": (["int", "boolean"], b"\2\2"),
+    "in a record": ({**record(y="boolean"), "name": "I"}, b"\2"),
+    "in a list": ({"type": "array", "items": "boolean"}, b"\2\2\0"),
+    "in a map": ({"type": "map", "values": "boolean"}, b"\2\2k\2\0"),
+}
+
+
+@pytest.mark.parametrize("beside", ["int", {"type": "array", "items": "int"}], ids=["int", "list"])
+@pytest.mark.parametrize("name", BOOLEANS)
+def test_bytes_that_are_no_booleans(name: str, beside: Any) -> None:
+    """Neither true nor false, whichever way they are read: those beside them are."""
+    kind, value = BOOLEANS[name]
+    codec = read_avro(json.dumps(record(x=kind, beside=beside)))
+    wrong = value.index(b"\2", -1 if value[-1] else -2)
+    values = [value[:wrong] + bytes([byte]) + value[wrong + 1 :] + b"\0" for byte in range(4)]
+    rows, problems = decoded(values, codec)
+    assert problems == dict.fromkeys((2, 3), "a boolean is neither 0 nor 1")
+    for row, expected in zip(rows, ("False", "True"), strict=False):
+        assert expected in str(row["x"])
+
+
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [

@@ -4,9 +4,9 @@ A value of Avro has no lengths by which a reader could skip: each field begins w
 it has ended. So each value has a cursor, and a step reads one field of all values with numpy.
 Arrays and maps, whose lengths differ, are left to fastavro, value by value.
 
-*Plain* columns have what is in the bytes: whole numbers are 64-bit, texts are bytes, enums their
-numbers, maps lists of pairs, unions the column of their only type or a struct. ``avro_resolution``
-makes the columns of a schema of them.
+*Plain* columns have what is in the bytes: whole numbers are 64-bit, texts are bytes, booleans a
+byte, enums their numbers, maps lists of pairs, unions the column of their only type or a struct.
+``avro_resolution`` makes the columns of a schema of them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _FIXED: Final[Mapping[str, np.dtype[Any]]] = {"float": np.dtype("<f4"), "double"
 _VARINT_BYTES: Final = 10
 _NUMBERS: Final = ("int", "long", "enum")
 _BYTES: Final = ("bytes", "string", "fixed")
+NO_BOOLEAN: Final = "a boolean is neither 0 nor 1"
 MOST_SHOWN: Final = 300
 """Characters of the reason of a dead letter."""
 
@@ -59,7 +60,7 @@ def plain_type(kind: AvroType) -> Any:  # noqa: ANN401 - pyarrow has no types
         case "null":
             return pa.null()
         case "boolean":
-            return pa.bool_()
+            return pa.binary(1)
         case "float":
             return pa.float32()
         case "double":
@@ -176,10 +177,8 @@ class _Cursors:
         over = self._advance(rows, at + 1, "it ends before a boolean")
         at[over] = 0
         byte = self._data[at]
-        wrong = (byte > 1) & ~over
-        if wrong.any():
-            self._fail(rows[wrong], "a boolean is neither 0 nor 1")
-        return arrow_of(byte).cast(pa.bool_())
+        self._fail(rows[(byte > 1) & ~over], NO_BOOLEAN)
+        return arrow_of(byte).view(pa.binary(1))
 
     def _bytes(self, lengths: Numbers, rows: Numbers) -> pa.Array:
         """Slices of the bytes, by an Arrow array of them and of what lies between them."""
@@ -293,7 +292,7 @@ class _Plain:
         match kind.kind:
             case "string":
                 return "bytes"
-            case "fixed" | "record":
+            case "fixed" | "record" | "boolean":
                 return self._once(kind)
             case "array":
                 return {"type": "array", "items": self.schema(kind.parts[0])}
@@ -319,8 +318,10 @@ class _Plain:
     def _once(self, kind: AvroType) -> Any:  # noqa: ANN401 - JSON
         if kind in self._names:
             return self._names[kind]
-        if kind.kind == "fixed":
-            made: dict[str, Any] = {"type": "fixed", "size": kind.size, "name": self._name()}
+        if kind.kind != "record":
+            # Of a boolean fastavro would take any byte that is not 0 for true.
+            size = kind.size if kind.kind == "fixed" else 1
+            made: dict[str, Any] = {"type": "fixed", "size": size, "name": self._name()}
         else:
             fields = {f"f{n}": self.schema(one.type) for n, one in enumerate(kind.fields)}
             made = self._record(fields)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from txnlog.errors import InvalidSchema
 from txnlog.segments.number_arrays import arrow_of, numbers_of
-from txnlog.values.avro_columns import Numbers, Problems, plain_type, spread
+from txnlog.values.avro_columns import NO_BOOLEAN, Numbers, Problems, plain_type, spread
 from txnlog.values.avro_schema import MOST_DEFAULT_VALUES, AvroField, AvroType, short_name
 from txnlog.values.rows import BYTES_OF_FIELD
 
@@ -192,6 +192,8 @@ def _plain_default(kind: AvroType, default: Any, counted: Iterator[int]) -> Any:
             }
         case "boolean" if not isinstance(default, bool):
             raise ValueError(default)
+        case "boolean":
+            return bytes([default])
         case "int" | "long" if isinstance(default, bool) or not isinstance(default, int):
             raise ValueError(default)
     return default
@@ -320,6 +322,8 @@ def _scalar(
         column = _within(column, -_INT_LIMIT, _INT_LIMIT, "an int of 32 bits", rows, problems)
     if reader.kind == "string":
         return _texts(column, rows, problems)
+    if reader.kind == "boolean":
+        return _booleans(column, rows, problems)
     target = reader.arrow()
     if reader.logical is None:
         return column if column.type == target else column.cast(target, safe=False)
@@ -352,6 +356,13 @@ def _within(
     wrong = pc.invert(pc.fill_null(fits, True))
     problems.add(rows[wrong.to_numpy(zero_copy_only=False)], f"a number is not {what}")
     return pc.if_else(wrong, None, column)
+
+
+def _booleans(column: pa.Array, rows: Numbers, problems: Problems) -> pa.Array:
+    byte = column.view(pa.uint8())
+    wrong = pc.greater(byte, 1).fill_null(False)
+    problems.add(rows[wrong.to_numpy(zero_copy_only=False)], NO_BOOLEAN)
+    return byte.cast(pa.bool_())
 
 
 def _texts(column: pa.Array, rows: Numbers, problems: Problems) -> pa.Array:
