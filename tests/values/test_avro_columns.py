@@ -307,6 +307,39 @@ def test_bytes_that_are_no_booleans(name: str, beside: Any) -> None:
         assert expected in str(row["x"])
 
 
+LONG_NUMBERS: dict[str, tuple[Any, bytes, bytes]] = {
+    "a long": (record(x="long"), b"", b""),
+    "an int behind others": (record(a="string", b="double", x="int"), b"\2k" + bytes(8), b""),
+    "the length of a text": (record(x="string"), b"", b""),
+    "the type in a union": (record(x=["null", "int"]), b"", b""),
+    "the count of a list": (record(x={"type": "array", "items": "int"}), b"", b""),
+    "an item": (record(x={"type": "array", "items": "long"}), b"\2", b"\0"),
+}
+
+
+@pytest.mark.parametrize("beside", ["int", {"type": "array", "items": "int"}], ids=["int", "list"])
+@pytest.mark.parametrize("name", LONG_NUMBERS)
+def test_numbers_of_more_than_64_bits(name: str, beside: Any) -> None:
+    """Zeros in too many bytes are none, whichever way they are read: those beside them are."""
+    schema, before, behind = LONG_NUMBERS[name]
+    fields = [*schema["fields"], {"name": "beside", "type": beside}]
+    codec = read_avro(json.dumps({**schema, "fields": fields}))
+    lengths = [*range(1, 14)] * 2
+    numbers = [b"\x80" * (length - 1) + b"\0" for length in lengths]
+    values = [before + number + behind + b"\0" for number in numbers]
+    rows, problems = decoded(values, codec)
+    assert [*problems] == [n for n, length in enumerate(lengths) if length > 10]
+    assert all(rows[n] == rows[0] for n, length in enumerate(lengths) if length <= 10)
+
+
+def test_texts_that_look_like_long_numbers() -> None:
+    """Their bytes are as high: they are texts all the same, in values of any length."""
+    schema = record(x="string", y={"type": "array", "items": "string"})
+    given = [{"x": "顧" * n, "y": ["ж" * m, "住所" * n]} for n in range(5) for m in range(8)]
+    codec = read_avro(json.dumps(schema))
+    assert decoded(encoded(schema, given), codec) == (given, {})
+
+
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [

@@ -242,7 +242,8 @@ def _one_by_one(
     sizes = ends - starts
     fields = most_fields(kind, sizes)
     ends = ends.copy()
-    for row in np.flatnonzero(fields > MOST_FIELDS + sizes).tolist():
+    doubtful = (fields > MOST_FIELDS + sizes) | _may_have_long_numbers(data, starts, ends)
+    for row in np.flatnonzero(doubtful).tolist():
         reason = too_many_fields(kind, held[starts[row] : ends[row]])
         if reason is not None:
             problems.tell(row, reason)
@@ -271,6 +272,25 @@ def _one_by_one(
         own = int(sizes[piece].sum())
         problems.budget.spend(max(0, made[-1].nbytes - own) // BYTES_OF_FIELD)
     return made[0] if len(made) == 1 else pa.concat_arrays(made)
+
+
+def _may_have_long_numbers(
+    data: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers
+) -> npt.NDArray[np.bool_]:
+    """Whether some bytes of a value could be a number of more than 64 bits.
+
+    fastavro reads on, and takes what is left of it: so such values are passed over first.
+    """
+    found = np.zeros(len(starts), np.bool_)
+    if len(starts):
+        first = int(starts[0])
+        run = data[first : int(ends[-1])] >= 0x80
+        for more in (1, 2, 4, 2):  # of two bytes, of four, of eight, and of ten
+            run = run[:-more] & run[more:]
+        at = np.flatnonzero(run) + first
+        rows = np.searchsorted(starts, at, side="right") - 1
+        found[rows[at + _VARINT_BYTES <= ends[rows]]] = True
+    return found
 
 
 def _pieces(fields: Numbers) -> list[Numbers]:
