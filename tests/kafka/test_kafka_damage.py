@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from tests.kafka.folder_judges import batches, committed_records
 from tests.support.log.settling import settling_early
 from tests.support.steps import append, checkpoint
 from txnlog import Store, TopicPartition
-from txnlog.errors import CorruptRecord, InvalidOption
+from txnlog.errors import CorruptRecord, InvalidOption, OffsetOutOfRange
 from txnlog.results import MaintenanceFailure
 from txnlog.segments.indexes.transactions import AbortedTransaction, TransactionIndex
 from txnlog.store import attach
@@ -114,6 +115,76 @@ def test_a_transaction_that_an_import_has_cut_off_stays_aborted(
     assert added == (0 if keep else 1)
     found = committed_records(batches(tmp_path / "out" / "t-0", "kafka-python"))
     assert [(r[0], r[4]) for r in found] == [(1, b"plain"), (4 + added, b"more")]
+
+
+# One for each offset; the last but one is an offset of which compaction has left nothing.
+TORN = (
+    batch(0, b"p1", producer=P),
+    batch(1, b"plain"),
+    batch(2, b"q1", producer=Q),
+    marker(3, Q, commit=True),
+    batch(4, b"p1", producer=P),
+    b"",
+    marker(6, P, commit=True),
+    batch(7, b"p2", producer=P),
+    marker(8, P, commit=True),
+)
+TORN_SPANS = {b"p1": range(7), b"plain": range(1, 2), b"q1": range(2, 4), b"p2": range(7, 9)}
+
+
+@pytest.mark.parametrize(
+    "cuts",
+    [
+        pytest.param(
+            cuts,
+            id="".join(map(str, cuts)) or "none",
+            marks=[] if len(cuts) in (2, 8) else pytest.mark.more,
+        )
+        for count in range(len(TORN))
+        for cuts in combinations(range(1, len(TORN)), count)
+    ],
+)
+def test_imports_that_follow_each_other_tear_no_transaction(
+    tmp_path: Path, cuts: tuple[int, ...]
+) -> None:
+    """Wherever each of them ends: what none of them has whole is aborted in all of them."""
+    store = attach(HeapStorage(), create=True)
+    for start, stop in pairwise([0, *cuts, len(TORN)]):
+        logs = {at: TORN[at] for at in range(start, stop)} | {stop: b""}
+        store.kafka.import_topic("t", [folder(tmp_path / str(start), logs)])
+    torn = {value for value, span in TORN_SPANS.items() if {*cuts} & {*span[1:]}}
+    values = {0: b"p1", 1: b"plain", 2: b"q1", 4: b"p1", 7: b"p2"}
+    whole = [(at, value) for at, value in values.items() if value not in torn]
+    assert offsets_and_values(store) == whole
+    for keep in (False, True):
+        out = tmp_path / f"out-{keep}"
+        store.kafka.export_topic("t", str(out), keep_offsets=keep)
+        found = committed_records(batches(out / "t-0", "kafka-python"))
+        assert [r[4] for r in found] == [value for _, value in whole]
+
+
+@pytest.mark.parametrize("makes", [False, True], ids=["there", "made meanwhile"])
+def test_an_import_ends_while_what_follows_is_copied(
+    store: Store, tmp_path: Path, makes: bool
+) -> None:
+    """Which of the transactions there go on was not looked at: the second one is to be repeated."""
+    logs = {at: data for at, data in enumerate(TORN) if data}
+    first = folder(tmp_path / "1", {at: data for at, data in logs.items() if at < 2})
+    second = folder(tmp_path / "2", {at: data for at, data in logs.items() if at >= 2})
+    if not makes:
+        store.topics.create("t")
+    begun: list[int] = []
+
+    def race(*_: int) -> None:
+        if not begun:
+            begun.append(1)
+            store.kafka.import_topic("t", [first])
+
+    with pytest.raises(OffsetOutOfRange, match="up to offset 2 while what follows was copied"):
+        store.kafka.import_topic("t", [second], progress=race)
+    assert offsets_and_values(store) == [(1, b"plain")]
+    store.kafka.import_topic("t", [second])
+    assert offsets_and_values(store) == [(1, b"plain"), (2, b"q1"), (7, b"p2")]
 
 
 @pytest.mark.parametrize("deleted_to", range(4))

@@ -260,8 +260,8 @@ def test_an_interrupt_while_placing_deletes_nothing(
     """Hazard 2: Ctrl-C comes when the entry may be there already: its files must stay."""
     place = TopicLog.place_imported
 
-    def interrupted(*arguments: Any) -> int:
-        place(*arguments)
+    def interrupted(*arguments: Any, **more: Any) -> int:
+        place(*arguments, **more)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(TopicLog, "place_imported", interrupted)

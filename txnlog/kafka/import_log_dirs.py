@@ -109,6 +109,7 @@ def import_log_dirs(
     spans = {f.partition: OffsetSpan(f.log_start_offset, f.end_offset_at_least) for f in folders}
     with log.lock:
         state = log.state
+        known_ends = {n: part.end_offset for n, part in enumerate(state.partitions) if n in spans}
         config, topic_id = dict(state.config), state.topic_id
         if state.exists:
             # Before anything is copied: most errors can be found now.
@@ -131,7 +132,9 @@ def import_log_dirs(
         copier.discard()
         raise
     try:
-        log.place_imported(topic_id, copier.offsets, copier.placements, begun_ms)
+        log.place_imported(
+            topic_id, copier.offsets, copier.placements, begun_ms, known_ends=known_ends
+        )
     except StorageError as error:
         raise CommitStateUnknown(
             f"the import into topic {topic!r} may or may not have happened: {error}. Nothing was "
@@ -277,11 +280,14 @@ class _Copier:
             end_offset = max(end_offset, base, last_offset + 1)
             if segment is not None:
                 copied.append(segment)
+        carried = tracker.still_doomed(end_offset)
         undecided = tracker.abort_open(end_offset)
         aborted = tracker.aborted()
         for segment in copied:
-            following = folder.next_base_offset(segment.base_offset) or end_offset
-            self._place(folder.partition, segment, following, aborted)
+            following = folder.next_base_offset(segment.base_offset)
+            if following is None or segment is copied[-1]:
+                following = end_offset
+            self._place(folder.partition, segment, following, [*aborted, *carried])
         self.offsets[folder.partition] = OffsetSpan(folder.log_start_offset, end_offset)
         self.partitions.append(
             ImportedPartition(

@@ -93,6 +93,12 @@ class TransactionTracker:
                     self._aborted[producer_id, offset] = known
                     self._open.pop(producer_id, None)
 
+    def still_doomed(self, end_offset: int) -> list[AbortedTransaction]:
+        """For an import that goes on at ``end_offset``: of whom neither record nor marker came."""
+        last = max(end_offset - 1, 0)
+        idle = sorted(self._doomed - self._open.keys())
+        return [AbortedTransaction(producer_id, last, last, NO_MARKER) for producer_id in idle]
+
     def abort_open(self, end_offset: int) -> list[OpenTransaction]:
         """Take what is still undecided for aborted, up to ``end_offset``.
 

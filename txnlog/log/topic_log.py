@@ -208,12 +208,14 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         offsets: Mapping[int, OffsetSpan],
         segments: Sequence[SegmentEntry],
         begun_ms: int | None = None,
+        *,
+        known_ends: Mapping[int, int] | None = None,
     ) -> int:
         """Make segments from Kafka part of the topic, with their own offsets, in one entry.
 
         ``offsets``: by partition, those that the import brings. ``segments``: in the order of
         partitions and offsets. ``begun_ms``: when the first upload began, by the same clock; None:
-        not known. Returns the entry's number.
+        not known. ``known_ends``: see ``TopicState.check_import``. Returns the entry's number.
 
         Raises UnknownTopicOrPartition: the topic or a partition is not there (any more).
         OffsetOutOfRange: a partition ends elsewhere than the import begins. UploadExpired: vacuum
@@ -228,7 +230,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
         def build(state: TopicState) -> Imported:
             state.check_exists(self.name, topic_id)
-            state.check_import(self.name, offsets)
+            state.check_import(self.name, offsets, known_ends)
             return Imported(nonce, self.clock.now_ms(), dict(offsets), tuple(segments))
 
         number = self.append(build)

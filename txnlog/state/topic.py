@@ -525,10 +525,17 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                     )
         return repeated
 
-    def check_import(self, topic: str, offsets: Mapping[int, OffsetSpan]) -> None:
+    def check_import(
+        self,
+        topic: str,
+        offsets: Mapping[int, OffsetSpan],
+        known_ends: Mapping[int, int] | None = None,
+    ) -> None:
         """Raise OffsetOutOfRange unless each span begins where its partition ends, or is its first.
 
-        So nothing is imported twice, and missing records do not pass for deleted ones.
+        So nothing is imported twice, and missing records do not pass for deleted ones. Nor may the
+        partition have had another of ``known_ends``, 0 if it is none of them: what was at its end
+        decides which transactions of the import are aborted.
         """
         if self.schema is not None:
             raise InvalidOption(
@@ -543,6 +550,12 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                     f"{topic}:{number} holds records up to offset {partition.end_offset}, what is "
                     f"to be imported begins at {span.start}: offsets are kept, so it must begin "
                     f"where the partition ends, or the partition be new. Import into another topic"
+                )
+            if known_ends is not None and partition.end_offset != known_ends.get(number, 0):
+                raise OffsetOutOfRange(
+                    f"{topic}:{number} was written to up to offset {partition.end_offset} while "
+                    "what follows was copied, and so nobody has looked which transactions begin "
+                    "there and go on in what follows: nothing was imported; repeat it"
                 )
 
     def check_trim(self, topic: str, offsets: Mapping[int, int]) -> None:
@@ -562,10 +575,11 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
 def last_appended(state: TopicState, partition: int) -> Segment | None:
     """A partition's last unsettled segment, as it was appended.
 
-    None if there is none: deleted ones do not count.
+    None if there is none: deleted ones do not count. What an import brought without records may
+    follow.
     """
     for part in state.partitions[partition : partition + 1]:
-        if part.segments and part.segments[-1].end_offset == part.end_offset:
+        if part.segments:
             return part.segments[-1]
     return None
 
