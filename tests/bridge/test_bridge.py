@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import txnlog
+from tests.bridge.fake_kafka import FakePartition
 from tests.bridge.mock_kafka import PARTITIONS, MockKafka, Row
 from tests.support.cli.cli_command import cli
 from tests.support.tiers import more
@@ -393,6 +394,69 @@ def test_records_that_were_deleted_before_they_went_out(kafka: MockKafka, tmp_pa
         KafkaSink(store, kafka.servers, ["t"]).run(until_end=True)
     KafkaSink(store, kafka.servers, ["t"], skip_lost=True).run(until_end=True)
     assert [row[2] for row in kafka.rows("t")] == [b"0", b"1", b"2", b"3", b"6", b"7"]
+
+
+@pytest.mark.parametrize(
+    ("records", "end", "counts"),
+    [({0: b"a", 1: b"b"}, 3, [2]), ({}, 2, [0]), ({3: b"a"}, 9, [1]), ({}, 0, [])],
+    ids=["marker", "all aborted", "aborted around", "empty"],
+)
+def test_what_is_no_record_of_kafka_is_never_lost(
+    monkeypatch: pytest.MonkeyPatch, records: dict[int, bytes], end: int, counts: list[int]
+) -> None:
+    """Retention may delete up to the end what was read, markers too. Being idle costs nothing."""
+    partition = FakePartition(records, end=end)
+    partition.serve(monkeypatch)
+    store = attach(HeapStorage(), create=True, clock=(clock := VirtualClock()))
+    told: list[int] = []
+    looks = iter(range(100))
+
+    def is_stopped() -> bool:
+        clock.sleep(10)
+        return next(looks) > 50
+
+    source = KafkaSource(store, "h:1", ["t"])
+    source.run(is_stopped=is_stopped, report=lambda commit: told.append(commit.record_count))
+    assert told == counts
+    source.run(until_end=True, report=lambda commit: told.append(commit.record_count))
+    assert told == counts
+    partition.start, partition.records = end, {end: b"new"}
+    partition.end = end + 1
+    source.run(until_end=True)
+    assert [row[2] for row in rows_of(store, "t")] == [*records.values(), b"new"]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["behind a record", "alone"])
+def test_what_was_aborted_in_a_store_is_never_lost(
+    kafka: MockKafka, tmp_path: Path, *, first: bool
+) -> None:
+    """It may be deleted once it was passed over."""
+    store = txnlog.open(str(tmp_path), create=True)
+    store.topics.create("t")
+    kafka.make("t", f"_txnlog_positions.bridge.{store.store_id}")
+    told: list[int] = []
+    sink = KafkaSink(store, kafka.servers, ["t"])
+
+    def run() -> None:
+        sink.run(until_end=True, report=lambda commit: told.append(commit.record_count))
+
+    if first:
+        with store.producer() as producer:
+            producer.send("t", b"1")
+    run()
+    with store.producer(transactional_id="w") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"aborted")
+        producer.flush()
+        producer.abort_transaction()
+    run()
+    run()
+    (end,) = store.snapshot("t").end_offsets("t").values()
+    store.topics.delete_records({TopicPartition("t", 0): end})
+    run()
+    assert told == [1, 0] if first else [0]
+    assert [row[2] for row in kafka.rows("t")] == [b"1"] * first
 
 
 @pytest.mark.parametrize("interval_ms", [300_000, *more([1])])

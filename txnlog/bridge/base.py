@@ -197,9 +197,20 @@ class CopyProgress:
         """Whether records were added since the last commit."""
         return self._count > 0
 
+    @property
+    def has_moved(self) -> bool:
+        """Whether there is something to commit: records, or positions behind what is no record.
+
+        Without the latter, what retention deletes there would pass for records that are lost.
+        """
+        return bool(self._moved)
+
     def add(self, count: int, positions: Mapping[TopicPartition, int]) -> None:
-        """Note records that belong to the transaction, and the offsets behind them."""
-        if not self.is_open:
+        """Note records that belong to the transaction, and the offsets behind them.
+
+        No records are markers, or what was aborted.
+        """
+        if not self.has_moved:
             self._begun_s = self._clock.monotonic_s()
         self._count += count
         self._moved.update(positions)
@@ -210,14 +221,14 @@ class CopyProgress:
 
     def is_due(self) -> bool:
         """Whether to commit."""
-        return self.is_open and self._clock.monotonic_s() - self._begun_s >= self._interval_s
+        return self.has_moved and self._clock.monotonic_s() - self._begun_s >= self._interval_s
 
     def is_idle(self) -> bool:
         """Whether the last commit was so long ago that the producer's id could expire.
 
         By the time of day, which goes on while a computer sleeps.
         """
-        return not self.is_open and self._clock.now_ms() - self._used_ms > self._idle_ms
+        return not self.has_moved and self._clock.now_ms() - self._used_ms > self._idle_ms
 
     def may_have_grown(self) -> bool:
         """Whether it is time to look for partitions that were added."""

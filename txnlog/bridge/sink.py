@@ -64,6 +64,7 @@ class _Copying:
             f"txnlog-bridge-{sink.name}-{store_id}", sink.transaction_timeout_ms
         )
         # As JSON also rows of typed topics have keys and values.
+        self._at: dict[TopicPartition, int] = {}
         self._reader: Consumer = sink.store.consumer(auto_offset_reset="none", as_json=True)
 
     def __enter__(self) -> Self:
@@ -109,10 +110,12 @@ class _Copying:
                 return False
             if records:
                 self._send(records)
+            else:
+                progress.add(0, self._take_moved())
             at_end = all(reader.position(where) >= ends[where] for where in partitions)
             is_over = progress.is_over(at_end=at_end)
             has_grown = progress.may_have_grown() and self._look_for_partitions() != partitions
-            if progress.is_open and (is_over or has_grown or progress.is_due()):
+            if progress.has_moved and (is_over or has_grown or progress.is_due()):
                 self._commit(positions, partitions)
             if is_over or has_grown:
                 return is_over
@@ -170,7 +173,7 @@ class _Copying:
     ) -> None:
         """Begin where the last commit ended. Raises OffsetOutOfRange, BridgeFailed."""
         for where, log_start in starts.items():
-            position = known.get(where, log_start)
+            self._at[where] = position = known.get(where, log_start)
             if position > ends[where]:
                 raise BridgeFailed(
                     f"{where.topic}:{where.partition} was copied up to offset {position}, and ends "
@@ -186,6 +189,13 @@ class _Copying:
                 )
             self._reader.seek(where, max(position, log_start))
 
+    def _take_moved(self) -> dict[TopicPartition, int]:
+        """The positions that have moved since this was asked last."""
+        at = self._reader.positions()
+        moved = {where: offset for where, offset in at.items() if offset != self._at.get(where)}
+        self._at.update(moved)
+        return moved
+
     # -- records ---------------------------------------------------------------------------------
 
     def _send(self, records: list[ConsumerRecord]) -> None:
@@ -193,7 +203,7 @@ class _Copying:
         with reported("writing to Kafka"):
             if not self._progress.is_open:
                 self._producer.begin_transaction()
-            self._progress.add(len(records), self._reader.positions())
+            self._progress.add(len(records), self._take_moved())
             for record in records:
                 self._produce(
                     record.topic,
@@ -219,6 +229,8 @@ class _Copying:
         # What Kafka is told to have must stay in the store: others would get its offsets.
         self._sink.store.logs.confirm_ends((*where, at) for where, at in progress.moved().items())
         with reported("committing to Kafka"):
+            if not progress.is_open:
+                self._producer.begin_transaction()
             for key, value in zip(*positions.encode(progress.moved()), strict=True):
                 self._produce(self._positions_topic, value, key, 0)
             self._producer.commit_transaction(client.WAIT_S)

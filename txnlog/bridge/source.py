@@ -115,7 +115,7 @@ class _Copying:
             has_grown = progress.may_have_grown() and (
                 self._look_for_partitions() != self._partitions
             )
-            if progress.is_open and (is_over or has_grown or progress.is_due()):
+            if progress.has_moved and (is_over or has_grown or progress.is_due()):
                 self._commit(positions)
             if is_over or has_grown:
                 return is_over
@@ -263,13 +263,19 @@ class _Copying:
         where = TopicPartition(message.topic(), message.partition())
         if error.name() == client.END:
             # Behind markers of transactions, which are no records.
-            self._next[where] = max(message.offset(), self._next.get(where, 0))
+            self._pass_over(where, message.offset())
             self._ended.add(where)
         elif error.name() == client.NO_OFFSET:
-            self._next[where] = self._skip_lost(where, self._next.get(where, 0))
+            self._pass_over(where, self._skip_lost(where, self._next.get(where, 0)))
             self._assign()
         else:
             raise failure(f"reading {where.topic}:{where.partition} from Kafka", error)
+
+    def _pass_over(self, where: TopicPartition, offset: int) -> None:
+        """Nothing before this offset is still to be copied."""
+        if offset > self._next.get(where, 0):
+            self._next[where] = offset
+            self._progress.add(0, {where: offset})
 
     def _skip_lost(self, where: TopicPartition, position: int) -> int:
         """Where a partition goes on, which has no record at a position. Raises BridgeFailed."""
@@ -294,6 +300,8 @@ class _Copying:
 
     def _commit(self, positions: Positions) -> None:
         assert self._producer is not None
+        if not self._progress.is_open:
+            self._producer.begin_transaction()
         keys, values = positions.encode(self._progress.moved())
         columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
         batch = pa.RecordBatch.from_pydict(columns)
