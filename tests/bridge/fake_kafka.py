@@ -70,7 +70,8 @@ class _FakeConsumer:
         self._topic, self._told_end = only.topic, -1
 
     def consume(self, most: int, _: float) -> list[SimpleNamespace]:
-        served, found = self._served, []
+        served = self._served
+        found: list[SimpleNamespace] = []
         if not served.start <= self._position <= served.end:
             no_offset = confluent_kafka.KafkaError._AUTO_OFFSET_RESET
             return [_event(self._topic, self._position, no_offset)]

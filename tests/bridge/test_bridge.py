@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka.admin import ConfigSource  # type: ignore[attr-defined]
 
 import txnlog
 from tests.bridge.fake_kafka import FakePartition
@@ -21,7 +22,7 @@ from tests.support.cli.cli_command import cli
 from tests.support.tiers import more
 from txnlog import TopicPartition
 from txnlog.bridge import BridgeCommit, KafkaSink, KafkaSource, client
-from txnlog.bridge.source import POSITIONS
+from txnlog.bridge.source import _COPIED_CONFIG, POSITIONS
 from txnlog.errors import (
     BridgeFailed,
     InvalidOption,
@@ -33,6 +34,8 @@ from txnlog.errors import (
 from txnlog.storage import open_storage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
+
+TOPIC, BROKER = ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.STATIC_BROKER_CONFIG
 
 
 def rows_of(store: Store, topic: str) -> list[Row]:
@@ -89,17 +92,29 @@ def test_what_is_in_kafka_comes_once(kafka: MockKafka, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("told", "source", "expected"),
     [
-        ({"max.message.bytes": "104857600"}, {"max.message.bytes": str(1 << 26)}),
-        ({"max.message.bytes": "67108864"}, {"max.message.bytes": str(1 << 26)}),
+        ({"max.message.bytes": "104857600"}, TOPIC, {"max.message.bytes": str(1 << 26)}),
+        ({"max.message.bytes": "67108864"}, TOPIC, {"max.message.bytes": str(1 << 26)}),
+        ({"max.message.bytes": "1000"}, TOPIC, {"max.message.bytes": "1000"}),
+        ({"max.message.bytes": "2000000"}, BROKER, {"max.message.bytes": "2000000"}),
+        ({"max.message.bytes": "1000"}, BROKER, {}),
         (
             {"retention.ms": "-1", "retention.bytes": "5", "cleanup.policy": "compact,delete"},
-            {"retention.bytes": "5", "cleanup.policy": "compact,delete"},
+            TOPIC,
+            {"retention.ms": "-1", "retention.bytes": "5", "cleanup.policy": "compact,delete"},
         ),
-        ({"message.timestamp.after.max.ms": "5", "segment.ms": "7"}, {}),
+        (
+            {"retention.ms": "8", "retention.bytes": "5", "cleanup.policy": "compact,delete"},
+            BROKER,
+            {},
+        ),
+        ({"message.timestamp.after.max.ms": "5", "segment.ms": "7"}, TOPIC, {}),
     ],
-    ids=["larger", "largest", "policies", "not copied"],
+    ids=[
+        *("larger", "largest", "smaller", "broker's larger", "broker's smaller"),
+        *("policies", "broker's policies", "not copied"),
+    ],
 )
 def test_topics_are_made_for_what_kafka_has(
     kafka: MockKafka,
@@ -107,6 +122,7 @@ def test_topics_are_made_for_what_kafka_has(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     told: dict[str, str],
+    source: ConfigSource,
     expected: dict[str, str],
 ) -> None:
     """Settings as far as they are valid here; for any times, since brokers may have no limit."""
@@ -114,7 +130,10 @@ def test_topics_are_made_for_what_kafka_has(
     def describe(_: object, resources: list[Any]) -> dict[Any, Future[Any]]:
         future: Future[Any] = Future()
         future.set_result(
-            {name: SimpleNamespace(value=told[name], is_default=False) for name in told}
+            {
+                name: SimpleNamespace(value=told[name], is_default=False, source=source.value)
+                for name in told
+            }
         )
         return dict.fromkeys(resources, future)
 
@@ -128,7 +147,7 @@ def test_topics_are_made_for_what_kafka_has(
     KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
     assert rows_of(store, "t") == rows
     config = store.topics.describe("t").config
-    assert expected.items() <= config.items()
+    assert {name: config[name] for name in config.keys() & _COPIED_CONFIG} == expected
     assert ("here the most is 67108864" in caplog.text) == ("104857600" in told.values())
 
 

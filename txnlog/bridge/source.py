@@ -12,7 +12,7 @@ from txnlog.bridge import client
 from txnlog.bridge.base import LOOK_S, Bridge, CopyProgress
 from txnlog.bridge.client import failure, passing, reported
 from txnlog.bridge.positions import Positions
-from txnlog.config import LARGEST_RECORD_BYTES
+from txnlog.config import LARGEST_RECORD_BYTES, TopicConfig
 from txnlog.errors import (
     BridgeFailed,
     InvalidRecord,
@@ -156,7 +156,10 @@ class _Copying:
 
     def _config_of(self, topic: str) -> dict[str, str]:
         """What was set for the topic in Kafka and means the same here; nothing if untold."""
-        from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
+        from confluent_kafka.admin import (  # type: ignore[attr-defined]
+            ConfigResource,
+            ConfigSource,
+        )
 
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         admin = self._source.cluster.admin()
@@ -166,12 +169,13 @@ class _Copying:
         except (self._kafka.KafkaException, TimeoutError) as error:
             _logger.warning("settings of topic %s were not told by Kafka: %r", topic, error)
             return {}
-        config = {
-            name: told[name].value
-            for name in _COPIED_CONFIG
-            if name in told and not told[name].is_default and told[name].value
-        }
-        largest = config.get("max.message.bytes", "0")
+        own = ConfigSource.DYNAMIC_TOPIC_CONFIG
+        known = {name: told[name] for name in _COPIED_CONFIG if name in told and told[name].value}
+        # What a broker says of all topics is no default to the client.
+        config = {name: it.value for name, it in known.items() if it.source in (own, own.value)}
+        largest = known["max.message.bytes"].value if "max.message.bytes" in known else "0"
+        if int(largest) > TopicConfig.of({}).max_message_bytes:
+            config["max.message.bytes"] = largest  # also a broker's, or its records are refused
         if int(largest) > LARGEST_RECORD_BYTES:
             _logger.warning(
                 "topic %s of Kafka takes records of %s bytes; here the most is %d",
