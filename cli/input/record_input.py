@@ -284,7 +284,11 @@ class RecordInput:
         reading: dict[
             InputFormat, Callable[[BufferedReader, TopicSchema | None], Iterator[pa.RecordBatch]]
         ] = {
-            InputFormat.CSV: partial(table_input.read_csv, null_marker=_decode(marker)),
+            InputFormat.CSV: partial(
+                table_input.read_csv,
+                null_marker=_decode(marker),
+                max_record_bytes=self.limits.max_record_bytes,
+            ),
             InputFormat.PARQUET: table_input.read_parquet,
             InputFormat.ARROW: table_input.read_arrow,
         }

@@ -6,10 +6,11 @@ the records will get anew, is left out.
 
 from __future__ import annotations
 
+import csv
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from io import BufferedReader
+from io import BufferedReader, RawIOBase
 from tempfile import TemporaryFile
 from typing import IO, Final
 
@@ -42,36 +43,49 @@ _BLOCK_BYTES: Final = 4 << 20
 
 
 def read_csv(
-    stream: BufferedReader, schema: TopicSchema | None, null_marker: str | None = None
+    stream: BufferedReader,
+    schema: TopicSchema | None,
+    null_marker: str | None = None,
+    *,
+    max_record_bytes: int = 0,
 ) -> Iterator[pa.RecordBatch]:
     """CSV with columns of the topic, named in its first line.
 
     Those of a topic without a schema are key, value, headers, timestamp and partition. Nothing
     between two commas is null, so is a ``null_marker`` that is not quoted, and ``""`` an empty
-    text. Headers are JSON, as in what ``records read`` writes.
+    text. So an empty line is a null where there is one column; with several it is none of the
+    records. Headers are JSON, as in what ``records read`` writes. Records may be as large as
+    ``max_record_bytes``, which then is read at once.
 
     Raises InvalidRecord: it is not CSV, or a value is not of its column's type.
     """
-    from pyarrow import csv
+    from pyarrow import csv as arrow_csv
 
     known = dict(_PLAIN_TYPES)
     if schema is not None:
         flat = [field for field in schema.columns if not pa.types.is_nested(field.type)]
         known = {**{field.name: field.type for field in flat}, **_METADATA_TYPES}
-    convert = csv.ConvertOptions(
+    convert = arrow_csv.ConvertOptions(
         column_types=known,
         null_values=[""] if null_marker is None else ["", null_marker],
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    parse = csv.ParseOptions(newlines_in_values=True)
-    # In one thread, or errors do not say in which row.
-    read = csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
+    # In one thread, or errors do not say in which row. Quotes in a text are doubled.
+    block_bytes = max(_BLOCK_BYTES, 2 * max_record_bytes)
+    read = arrow_csv.ReadOptions(use_threads=False, block_size=block_bytes)
 
     def batches() -> Iterator[pa.RecordBatch]:
+        first = _read_names(stream)
+        parse = arrow_csv.ParseOptions(
+            newlines_in_values=True, ignore_empty_lines=_count_names(first) != 1
+        )
         try:
-            reader = csv.open_csv(
-                stream, read_options=read, parse_options=parse, convert_options=convert
+            reader = arrow_csv.open_csv(
+                _Unread(first, stream),
+                read_options=read,
+                parse_options=parse,
+                convert_options=convert,
             )
         except pa.ArrowInvalid as error:
             if "Empty CSV" in str(error):
@@ -134,6 +148,33 @@ def _read(
         raise InvalidRecord(
             f"the input is not {name} with columns of the topic: {error}{hint}"
         ) from error
+
+
+def _read_names(stream: BufferedReader) -> bytes:
+    """The first line that is not empty, or the beginning of it."""
+    while (line := stream.readline(_BLOCK_BYTES)) and not line.strip():
+        pass
+    return line
+
+
+def _count_names(line: bytes) -> int:
+    text = line.decode(errors="replace")
+    return len(next(csv.reader(text.splitlines(keepends=True)), []))
+
+
+class _Unread(RawIOBase):
+    """A stream with what was read of it before."""
+
+    def __init__(self, first: bytes, rest: BufferedReader) -> None:
+        self._first = first
+        self._rest = rest
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        first, self._first = self._first, b""
+        return first or self._rest.read(size)
 
 
 def _with_headers(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
