@@ -1,4 +1,4 @@
-"""Records from CSV, as batches for a producer."""
+"""Records from CSV and Parquet, as batches for a producer."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from io import BufferedReader, BytesIO
 
 import pyarrow as pa
 import pytest
-from pyarrow import csv
+from pyarrow import csv, parquet
 
-from txnlog.write.table_input import read_csv
+from txnlog.write.table_input import read_csv, read_parquet
 
 
 def rows_of(data: bytes, *, max_record_bytes: int = 0) -> list[dict[str, object]]:
@@ -69,3 +69,22 @@ def test_a_record_is_as_large_as_the_topic_takes(text: bytes) -> None:
     data = b"".join([b"value\n", b"small\n" * 1000, b'"', value, b'"\n', b"last\n"])
     found = [row["value"] for row in rows_of(data, max_record_bytes=size)]
     assert found == [b"small"] * 1000 + [value.replace(b'""', b'"'), b"last"]
+
+
+@pytest.mark.parametrize(
+    ("row_bytes", "count", "group_rows"),
+    [(100_000, 300, 16), (100_000, 300, 300), (10, 100_000, 1000), (5 << 20, 3, 1)],
+    ids=["small groups", "one group", "small rows", "large rows"],
+)
+def test_batches_of_parquet_are_bounded_in_bytes(
+    row_bytes: int, count: int, group_rows: int
+) -> None:
+    """However many rows, and groups of them, the file has."""
+    values = [random.Random(number).randbytes(row_bytes) for number in range(count)]
+    table = pa.table({"value": pa.array(values, pa.binary())})
+    sink = BytesIO()
+    parquet.write_table(table, sink, row_group_size=group_rows)
+    stream: BufferedReader = BufferedReader(BytesIO(sink.getvalue()))
+    batches = list(read_parquet(stream, None))
+    assert pa.Table.from_batches(batches).equals(table)
+    assert max(batch.nbytes for batch in batches) <= max(5 << 20, 2 * row_bytes)

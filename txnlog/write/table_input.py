@@ -106,7 +106,13 @@ def read_parquet(stream: BufferedReader, schema: TopicSchema | None) -> Iterator
 
     def batches() -> Iterator[pa.RecordBatch]:
         with _seekable(stream) as file:
-            yield from parquet.ParquetFile(file).iter_batches(batch_size=_ROWS)
+            opened = parquet.ParquetFile(file)
+            for number in range(opened.num_row_groups):
+                group = opened.metadata.row_group(number)
+                # So many rows would be gathered across groups, however large they are.
+                fitting = _BLOCK_BYTES * group.num_rows // max(group.total_byte_size, 1)
+                rows = min(max(fitting, 1), _ROWS)
+                yield from opened.iter_batches(rows, row_groups=[number])
 
     return _read("Parquet", batches, schema)
 
