@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigSource  # type: ignore[attr-defined]
 
 import txnlog
@@ -25,6 +26,7 @@ from txnlog.bridge import BridgeCommit, KafkaSink, KafkaSource, client
 from txnlog.bridge.source import _COPIED_CONFIG, POSITIONS
 from txnlog.errors import (
     BridgeFailed,
+    CorruptRecord,
     InvalidOption,
     InvalidTopic,
     OffsetOutOfRange,
@@ -524,6 +526,185 @@ def test_records_are_deleted_while_they_go_out(
         sink.run(is_stopped=is_stopped)
         copied += [b"6", b"7"]
     assert [row[2] for row in kafka.rows("t")] == copied
+
+
+def store_to_go_out(
+    kafka: MockKafka, path: Path, partitions: int = 1, config: dict[str, str] | None = None
+) -> Store:
+    """With a topic ``t`` that is in Kafka, too."""
+    store = txnlog.open(str(path), create=True)
+    store.topics.create("t", partitions=partitions, config=config)
+    kafka.make("t", f"_txnlog_positions.bridge.{store.store_id}")
+    return store
+
+
+@pytest.mark.parametrize("size", [900_000, 1_000_000, 1_048_000, 3_000_000])
+def test_records_go_out_that_the_store_takes(kafka: MockKafka, tmp_path: Path, size: int) -> None:
+    """Whether Kafka takes them is for Kafka to say; what the client was told to refuse is named."""
+    limit = {"max.message.bytes": str(size + 200)} if size > 1_048_588 else {}
+    store = store_to_go_out(kafka, tmp_path, config=limit)
+    values = [b"small", b"x" * size, b"behind"]
+    with store.producer() as producer:
+        for value in values:
+            producer.send("t", value)
+    told = {"message.max.bytes": str(size)}
+    with pytest.raises(BridgeFailed, match="t:0: Kafka does not take the record at offset 1 of"):
+        KafkaSink(store, kafka.servers, ["t"], options=told).run(until_end=True)
+    assert kafka.rows("t") == []
+    KafkaSink(store, kafka.servers, ["t"]).run(until_end=True)
+    assert [row[2] for row in kafka.rows("t")] == values
+
+
+class DisturbedProducer:
+    """Kafka's client, whose calls of one method fail at first, or each of whose records does."""
+
+    def __init__(self, real: Any, failing: dict[str, list[Any]]) -> None:
+        self._real, self._failing = real, failing
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any, **more: Any) -> Any:
+            failures = self._failing.get(name)
+            if failures:
+                raise failures.pop(0)
+            if "refuse" in self._failing and "on_delivery" in more:
+                more["on_delivery"](self._failing["refuse"][0], None)
+            return getattr(self._real, name)(*arguments, **more)
+
+        return call
+
+
+def error_of(code: int, **more: Any) -> KafkaException:
+    return KafkaException(KafkaError(code, **more))
+
+
+@pytest.mark.parametrize(
+    ("failing", "why"),
+    [
+        ({"commit_transaction": [error_of(KafkaError._TIMED_OUT, retriable=True)] * 3}, None),
+        ({"produce": [BufferError("Local: Queue full")]}, "t:0: .* offset 0 .* size too large"),
+        (
+            {
+                "refuse": [KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)],
+                "commit_transaction": [error_of(KafkaError._STATE, txn_requires_abort=True)],
+            },
+            "t:0: .* offset 0 .* size too large",
+        ),
+        (
+            {
+                "refuse": [KafkaError(KafkaError._PURGE_QUEUE)],
+                "commit_transaction": [error_of(KafkaError._STATE)],
+            },
+            "committing to Kafka: Kafka says",
+        ),
+    ],
+    ids=["slow link", "larger than the queue", "refused by a broker", "another failure"],
+)
+def test_what_a_transaction_in_kafka_meets(
+    kafka: MockKafka,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failing: dict[str, list[Any]],
+    why: str | None,
+) -> None:
+    """A commit that takes longer than one call goes on; a record that is refused is named."""
+    store = store_to_go_out(kafka, tmp_path)
+    with store.producer() as producer:
+        producer.send("t", b"1")
+    make = client.Cluster.producer
+    failing = {name: [*failures] for name, failures in failing.items()}
+    monkeypatch.setattr(
+        client.Cluster, "producer", lambda *given: DisturbedProducer(make(*given), failing)
+    )
+    monkeypatch.setattr("txnlog.bridge.base._ATTEMPTS", 1)
+    sink = KafkaSink(store, kafka.servers, ["t"])
+    if why is None:
+        sink.run(until_end=True)
+        assert [row[2] for row in kafka.rows("t")] == [b"1"]
+    else:
+        with pytest.raises(BridgeFailed, match=why):
+            sink.run(until_end=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "largest", "expected"),
+    [
+        ({}, 1_048_588, ("1052684", "16384")),
+        ({}, 1000, ("1000000", "16384")),
+        ({}, 1 << 26, ("67112960", "131080")),
+        ({"message.max.bytes": "7", "queue.buffering.max.kbytes": "8"}, 1 << 26, ("7", "8")),
+    ],
+    ids=["default", "small", "largest", "given"],
+)
+def test_what_waits_to_be_sent_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, str],
+    largest: int,
+    expected: tuple[str, str],
+) -> None:
+    """A commit sends it all; but it holds the largest record of the topics."""
+    made: list[dict[str, object]] = []
+    monkeypatch.setattr(client.load(), "Producer", lambda config, **_: made.append(config))
+    client.Cluster("localhost:1", given).producer("t", 60_000, largest)
+    names = ("message.max.bytes", "queue.buffering.max.kbytes")
+    assert tuple(str(made[0][name]) for name in names) == expected
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+def test_an_open_transaction_of_others_holds_up_no_run(
+    kafka: MockKafka, tmp_path: Path, behind: int
+) -> None:
+    """What is behind it, in its partition or by a transaction in others, is not there yet."""
+    store = store_to_go_out(kafka, tmp_path, partitions=2)
+    with (
+        store.producer() as plain,
+        store.producer(transactional_id="a") as open_one,
+        store.producer(transactional_id="b") as committed,
+    ):
+        plain.send("t", b"before", partition=0)
+        plain.flush()
+        open_one.init_transactions()
+        open_one.begin_transaction()
+        open_one.send("t", b"open", partition=1)
+        open_one.flush()
+        committed.init_transactions()
+        committed.begin_transaction()
+        for partition in (0, 1):
+            committed.send("t", b"behind", partition=max(partition, behind))
+        committed.commit_transaction()
+        looks = iter(range(10))
+        told: list[BridgeCommit] = []
+        sink = KafkaSink(store, kafka.servers, ["t"])
+        sink.run(until_end=True, is_stopped=lambda: next(looks) > 3, report=told.append)
+        assert next(looks) < 3
+        assert [(commit.record_count, commit.lag) for commit in told] == [(1, 0)]
+        assert [row[2] for row in kafka.rows("t")] == [b"before"]
+        open_one.abort_transaction()
+    sink.run(until_end=True)
+    assert [row[2] for row in kafka.rows("t")] == [b"before", b"behind", b"behind"]
+
+
+def test_damage_in_one_partition_holds_up_no_other(kafka: MockKafka, tmp_path: Path) -> None:
+    """What is sound is copied, before it and in other partitions, and then it is told."""
+    store = store_to_go_out(kafka, tmp_path, partitions=2)
+    for value in (b"a", b"damaged"):
+        with store.producer() as producer:
+            producer.send("t", value, partition=0)
+    with store.producer() as producer:
+        producer.send("t", b"b", partition=1)
+    damaged = store.topics.segments("t", 0)[-1].name
+    (path,) = tmp_path.rglob(f"{damaged}.log")
+    data = path.read_bytes()
+    path.write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
+    for _ in range(2):
+        with pytest.raises(CorruptRecord, match="offset 1 of t:0"):
+            KafkaSink(store, kafka.servers, ["t"]).run(until_end=True)
+        assert [row[2] for row in kafka.rows("t")] == [b"a", b"b"]
+    path.write_bytes(data)
+    KafkaSink(store, kafka.servers, ["t"]).run(until_end=True)
+    assert [row[2] for row in kafka.rows("t")] == [b"a", b"damaged", b"b"]
 
 
 def test_a_topic_of_kafka_that_is_gone(kafka: MockKafka, tmp_path: Path) -> None:

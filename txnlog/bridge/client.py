@@ -41,12 +41,24 @@ END: Final = "_PARTITION_EOF"
 """The name of the event that a partition has been read up to its end."""
 NO_OFFSET: Final = "_AUTO_OFFSET_RESET"
 """Of the error that there is no record at a position, nor will there be."""
+TIMED_OUT: Final = "_TIMED_OUT"
+"""Of the error that a call has not ended in the time that it was given."""
+REFUSED: Final = frozenset(
+    {"INVALID_RECORD", "INVALID_TIMESTAMP", "MSG_SIZE_TOO_LARGE", "POLICY_VIOLATION"}
+)
+"""Of the errors that come again whenever the record is sent."""
 _FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
-_LOST: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "REQUEST_TIMED_OUT"})
+_LOST: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", TIMED_OUT, "REQUEST_TIMED_OUT"})
 WAIT_S: Final = 30.0
 """How long an answer of Kafka's is waited for."""
 _GATHERING_S: Final = 0.02
 """How long more is waited for once something has come, so that few records are not few each."""
+_MESSAGE_BYTES: Final = 1_000_000
+"""librdkafka's own limit of a record, less than brokers and stores have by default."""
+_BATCH_BYTES: Final = 4096
+"""More than Kafka adds to a record that is sent alone."""
+_QUEUE_BYTES: Final = 16 << 20
+"""How much waits to be sent. A commit waits for all of it: 1 GB by librdkafka's own default."""
 _FETCH_WAIT_MS: Final = 100
 """How long a broker waits before it tells that a partition has ended: 500 by its own default."""
 
@@ -134,14 +146,22 @@ class Cluster:
         with reported("Kafka's client"):
             return load().Consumer(config, logger=_client_logger)
 
-    def producer(self, transactional_id: str, timeout_ms: int) -> Any:  # noqa: ANN401 - confluent_kafka.Producer
-        """A producer with transactions. Raises InvalidOption, BridgeFailed."""
+    def producer(self, transactional_id: str, timeout_ms: int, largest_bytes: int = 0) -> Any:  # noqa: ANN401 - confluent_kafka.Producer
+        """A producer with transactions. Raises InvalidOption, BridgeFailed.
+
+        ``largest_bytes`` is how large records may be: a broker refuses those that it does not take.
+        """
         config = self.config(
             transactional_id=transactional_id,
             transaction_timeout_ms=timeout_ms,
             enable_idempotence=True,
             acks="all",
         )
+        message_bytes = max(_MESSAGE_BYTES, largest_bytes + _BATCH_BYTES)
+        config.setdefault("message.max.bytes", message_bytes)
+        queue_bytes = max(_QUEUE_BYTES, 2 * message_bytes)
+        config.setdefault("queue.buffering.max.kbytes", queue_bytes >> 10)
+        config.setdefault("delivery.report.only.error", True)
         with reported("Kafka's client"):
             return load().Producer(config, logger=_client_logger)
 

@@ -6,15 +6,18 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
 from typing import Any, Final, Self
 
 from txnlog.bridge import client
 from txnlog.bridge.base import LOOK_S, Bridge, CopyProgress
 from txnlog.bridge.client import Cluster, passing, reported
 from txnlog.bridge.positions import Positions
+from txnlog.config import TopicConfig
 from txnlog.consumer import Consumer
 from txnlog.errors import (
     BridgeFailed,
+    CorruptRecord,
     NoOffsetForPartition,
     OffsetOutOfRange,
     UnknownTopicOrPartition,
@@ -27,6 +30,8 @@ POSITIONS: Final = "_txnlog_positions"
 """What the topics with positions begin with: each bridge has one, since a transaction of one that
 died must not hide another's."""
 _AT_ONCE: Final = 1000
+_MOST_BYTES: Final = 4 << 20
+"""About how much is given to the client at once, before it is asked whether to commit."""
 
 _logger = logging.getLogger(__name__)
 
@@ -61,8 +66,12 @@ class _Copying:
         store_id = sink.store.store_id
         self._positions_topic = _positions_topic(sink.name, sink.store)
         self._producer = sink.cluster.producer(
-            f"txnlog-bridge-{sink.name}-{store_id}", sink.transaction_timeout_ms
+            f"txnlog-bridge-{sink.name}-{store_id}",
+            sink.transaction_timeout_ms,
+            max(map(self._largest_bytes, sink.topics)),
         )
+        self._refused: BridgeFailed | None = None
+        self._at_once = _AT_ONCE // 10
         # As JSON also rows of typed topics have keys and values.
         self._at: dict[TopicPartition, int] = {}
         self._reader: Consumer = sink.store.consumer(auto_offset_reset="none", as_json=True)
@@ -93,6 +102,7 @@ class _Copying:
         try:
             reader.assign(partitions)
             starts, ends = reader.beginning_offsets(partitions), reader.end_offsets(partitions)
+            readable = self._readable_ends(partitions)
             if self._topic_ids() != ids:  # else from here on the reader would say so
                 raise passing("a topic of the store was made anew meanwhile")
         except UnknownTopicOrPartition as error:
@@ -100,7 +110,11 @@ class _Copying:
         self._seek(known, starts, ends)
         while True:
             try:
-                records = reader.poll(timeout_ms=int(LOOK_S * 1000), max_records=_AT_ONCE)
+                records = reader.poll(timeout_ms=int(LOOK_S * 1000), max_records=self._at_once)
+            except CorruptRecord:
+                if progress.is_open:  # or a run would never get to what is sound elsewhere
+                    self._commit(positions, partitions)
+                raise
             except (NoOffsetForPartition, OffsetOutOfRange, UnknownTopicOrPartition) as error:
                 # Records were deleted, or the topic was: the next attempt goes on, or says so.
                 if progress.is_open:
@@ -112,7 +126,7 @@ class _Copying:
                 self._send(records)
             else:
                 progress.add(0, self._take_moved())
-            at_end = all(reader.position(where) >= ends[where] for where in partitions)
+            at_end = all(reader.position(where) >= readable[where] for where in partitions)
             is_over = progress.is_over(at_end=at_end)
             has_grown = progress.may_have_grown() and self._look_for_partitions() != partitions
             if progress.has_moved and (is_over or has_grown or progress.is_due()):
@@ -130,6 +144,11 @@ class _Copying:
             for topic in described
             for part in topic.partitions
         ]
+
+    def _largest_bytes(self, topic: str) -> int:
+        """How large a record of this topic may be."""
+        config = self._sink.store.topics.describe(topic).config
+        return TopicConfig.of(config).max_message_bytes
 
     def _topic_ids(self) -> dict[str, str]:
         """Of the topics in the store."""
@@ -205,24 +224,46 @@ class _Copying:
                 self._producer.begin_transaction()
             self._progress.add(len(records), self._take_moved())
             for record in records:
-                self._produce(
-                    record.topic,
-                    record.value,
-                    record.key,
-                    record.partition,
-                    timestamp=record.timestamp,
-                    headers=[*record.headers],
-                )
+                told = partial(self._note_refused, record)
+                try:
+                    self._produce(
+                        record.topic,
+                        record.value,
+                        record.key,
+                        record.partition,
+                        timestamp=record.timestamp,
+                        headers=[*record.headers],
+                        on_delivery=told,
+                    )
+                except self._kafka.KafkaException as error:
+                    told(error.args[0])
+                    raise (self._refused or error) from error
             self._producer.poll(0)
+        size = sum(len(record.key or b"") + len(record.value or b"") for record in records)
+        self._at_once = min(max(_MOST_BYTES * len(records) // max(size, 1), 1), _AT_ONCE)
 
     def _produce(self, *record: Any, **more: Any) -> None:  # noqa: ANN401 - the client's own
         while True:
             try:
                 self._producer.produce(*record, **more)
-            except BufferError:  # what waits to be sent is as much as the client keeps
+            except BufferError as error:  # what waits to be sent is as much as the client keeps
+                if not len(self._producer):  # so it will never fit
+                    kafka = self._kafka
+                    code = kafka.KafkaError(kafka.KafkaError.MSG_SIZE_TOO_LARGE)
+                    raise kafka.KafkaException(code) from error
                 self._producer.poll(0.1)
             else:
                 return
+
+    def _note_refused(self, record: ConsumerRecord, error: Any, _: object = None) -> None:  # noqa: ANN401 - KafkaError
+        """Kafka's client tells why a record was not taken; the first of them is kept."""
+        if self._refused is None and error is not None and error.name() in client.REFUSED:
+            self._refused = BridgeFailed(
+                f"{record.topic}:{record.partition}: Kafka does not take the record at offset "
+                f"{record.offset} of the store, and what is behind it waits: {error.str()}. If it "
+                "is too large, raise max.message.bytes of the topic in Kafka; and of options of "
+                "the client message.max.bytes and queue.buffering.max.kbytes, if they were given"
+            )
 
     def _commit(self, positions: Positions, partitions: list[TopicPartition]) -> None:
         progress = self._progress
@@ -233,13 +274,34 @@ class _Copying:
                 self._producer.begin_transaction()
             for key, value in zip(*positions.encode(progress.moved()), strict=True):
                 self._produce(self._positions_topic, value, key, 0)
-            self._producer.commit_transaction(client.WAIT_S)
+            self._commit_transaction()
         progress.committed(self._lag(partitions))
+
+    def _commit_transaction(self) -> None:
+        """Over a slow link it takes several calls until all that waits is sent."""
+        clock = self._sink.store.logs.clock
+        until_s = clock.monotonic_s() + self._sink.transaction_timeout_ms / 1000
+        while True:
+            try:
+                self._producer.commit_transaction(client.WAIT_S)
+            except self._kafka.KafkaException as error:
+                if self._refused is not None:
+                    raise self._refused from error
+                if error.args[0].name() != client.TIMED_OUT or clock.monotonic_s() > until_s:
+                    raise
+            else:
+                return
+
+    def _readable_ends(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+        """How far a reader gets now: not behind what others have not decided."""
+        snapshot = self._sink.store.snapshot(self._sink.topics)
+        ends = {topic: snapshot.end_offsets(topic) for topic in self._sink.topics}
+        return {where: ends[where.topic].get(where.partition, 0) for where in partitions}
 
     def _lag(self, partitions: list[TopicPartition]) -> int:
         """Offsets that are still to be read."""
         try:
-            ends = self._reader.end_offsets(partitions)
+            ends = self._readable_ends(partitions)
         except UnknownTopicOrPartition:
             return 0  # it was deleted, as the next poll says
         at = self._reader.positions()
