@@ -252,9 +252,14 @@ class IllegalState(TxnlogError):
 
 
 class ProducerFenced(TxnlogError):
-    """A newer producer with the same transactional id has taken over; this one is finished."""
+    """A newer producer with the same transactional id has taken over; this one is finished.
+
+    ``ended_alone``: no newer one has; the transaction was aborted because it outlived its timeout,
+    say while the computer slept, or by an operator.
+    """
 
     fatal = True
+    ended_alone = False
 
 
 class InvalidProducerEpoch(ProducerFenced):

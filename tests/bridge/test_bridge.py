@@ -22,7 +22,7 @@ from tests.bridge.mock_kafka import PARTITIONS, MockKafka, Row
 from tests.support.cli.cli_command import cli
 from tests.support.tiers import more
 from txnlog import TopicPartition
-from txnlog.bridge import BridgeCommit, KafkaSink, KafkaSource, client
+from txnlog.bridge import BridgeCommit, KafkaSink, KafkaSource, client, source
 from txnlog.bridge.source import _COPIED_CONFIG, POSITIONS
 from txnlog.errors import (
     BridgeFailed,
@@ -291,9 +291,9 @@ def test_positions_that_are_deleted_meanwhile(kafka: MockKafka, tmp_path: Path) 
             kafka.send("t", some_rows(8, 8))
         return sum(copied) > 8
 
-    source = KafkaSource(store, kafka.servers, ["t"], commit_interval_ms=1)
+    bridge = KafkaSource(store, kafka.servers, ["t"], commit_interval_ms=1)
     with pytest.raises(UnknownTopicOrPartition, match=POSITIONS):
-        source.run(is_stopped=is_stopped, report=lambda commit: copied.append(commit.record_count))
+        bridge.run(is_stopped=is_stopped, report=lambda commit: copied.append(commit.record_count))
     assert rows_of(store, "t") == by_partition(some_rows(0, 8))
 
 
@@ -334,6 +334,57 @@ def test_a_second_instance_takes_over(kafka: MockKafka, tmp_path: Path) -> None:
     with pytest.raises(BridgeFailed, match=r"bridge 'bridge': .*another instance took over"):
         KafkaSource(store, kafka.servers, ["t"]).run(is_stopped=take_over)
     assert rows_of(store, "t") == by_partition(some_rows(0, 8))
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["read", "not read"])
+@pytest.mark.parametrize("slept_s", [30, 300, 3000, 10 * 86_400])
+def test_a_computer_sleeps_while_a_transaction_is_open(
+    monkeypatch: pytest.MonkeyPatch, slept_s: int, *, reads: bool
+) -> None:
+    """Whoever reads may end it by its timeout: no other instance has, so this one begins again."""
+    FakePartition({0: b"a", 1: b"b"}, end=2).serve(monkeypatch)
+    clock, heap = VirtualClock(), HeapStorage()
+    heap.time_ms = lambda: clock.time_ms
+    store, other = attach(heap, create=True, clock=clock), attach(heap, clock=clock)
+    commit = source._Copying._commit
+    slept: list[int] = []
+
+    def sleep_once(copying: Any, positions: Any) -> None:
+        if not slept:
+            copying._producer.flush()
+            for _ in range(2):
+                slept.append(slept_s)
+                clock.sleep(slept_s)
+                if reads:
+                    other.scan("t").to_arrow()
+                    other.maintain()
+        commit(copying, positions)
+
+    monkeypatch.setattr(source._Copying, "_commit", sleep_once)
+    KafkaSource(store, "h:1", ["t"]).run(until_end=True)
+    assert other.scan("t").to_arrow()["value"].to_pylist() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(("between_s", "most"), [(3600, 20), (130, 20), (110, 5), (0, 5)], ids=str)
+def test_failures_that_are_far_apart(
+    monkeypatch: pytest.MonkeyPatch, between_s: int, most: int
+) -> None:
+    """A bridge that has nothing to copy lives on after any number of them; a row ends it."""
+    FakePartition().serve(monkeypatch)
+    clock = VirtualClock()
+    store = attach(HeapStorage(), create=True, clock=clock)
+    failures = 0
+
+    def take(*_: object) -> list[object]:
+        nonlocal failures
+        clock.sleep(between_s)
+        failures += 1
+        raise client.passing("Kafka has not answered")
+
+    monkeypatch.setattr(client, "take", take)
+    with pytest.raises(BridgeFailed, match="has not answered"):
+        KafkaSource(store, "h:1", ["t"]).run(is_stopped=lambda: failures >= 20)
+    assert failures == most
 
 
 def test_records_that_kafka_has_no_more(kafka: MockKafka, tmp_path: Path) -> None:
@@ -436,14 +487,14 @@ def test_what_is_no_record_of_kafka_is_never_lost(
         clock.sleep(10)
         return next(looks) > 50
 
-    source = KafkaSource(store, "h:1", ["t"])
-    source.run(is_stopped=is_stopped, report=lambda commit: told.append(commit.record_count))
+    bridge = KafkaSource(store, "h:1", ["t"])
+    bridge.run(is_stopped=is_stopped, report=lambda commit: told.append(commit.record_count))
     assert told == counts
-    source.run(until_end=True, report=lambda commit: told.append(commit.record_count))
+    bridge.run(until_end=True, report=lambda commit: told.append(commit.record_count))
     assert told == counts
     partition.start, partition.records = end, {end: b"new"}
     partition.end = end + 1
-    source.run(until_end=True)
+    bridge.run(until_end=True)
     assert [row[2] for row in rows_of(store, "t")] == [*records.values(), b"new"]
 
 

@@ -16,7 +16,14 @@ from txnlog.arguments import names_wrong_arguments
 from txnlog.bridge.client import Cluster
 from txnlog.clock import Clock
 from txnlog.config import check_whole_number
-from txnlog.errors import BridgeFailed, InvalidOption, InvalidTopic, ProducerFenced, TxnlogError
+from txnlog.errors import (
+    BridgeFailed,
+    InvalidOption,
+    InvalidTopic,
+    InvalidTxnState,
+    ProducerFenced,
+    TxnlogError,
+)
 from txnlog.names import TopicPartition, check_topic
 from txnlog.store import Store
 
@@ -125,6 +132,7 @@ class Bridge(ABC):
         """
         self._check_store()
         self.cluster.check_answers()
+        clock = self.store.logs.clock
         attempts = _ATTEMPTS
 
         def told(commit: BridgeCommit) -> None:
@@ -133,19 +141,29 @@ class Bridge(ABC):
             report(commit)
 
         while True:
+            begun_s = clock.monotonic_s()
             try:
                 if self._attempt(CopyProgress(self, until_end, told, is_stopped)):
                     return
-            except ProducerFenced as error:
-                told_why = f"bridge {self.name!r}: {error}; run it once at a time"
-                raise BridgeFailed(told_why) from error
             except TxnlogError as error:
+                if isinstance(error, ProducerFenced) and not error.ended_alone:
+                    told_why = f"bridge {self.name!r}: {error}; run it once at a time"
+                    raise BridgeFailed(told_why) from error
+                if clock.monotonic_s() - begun_s > self._sound_s:
+                    attempts = _ATTEMPTS
                 attempts -= 1
-                if not error.retriable or not attempts or is_stopped():
+                if not _is_passing(error) or not attempts or is_stopped():
                     raise
                 _logger.warning("bridge %s begins again: %s", self.name, error)
-                clock = self.store.logs.clock
                 clock.sleep(2.0 ** (_ATTEMPTS - attempts) * clock.jitter())
+
+    @property
+    def _sound_s(self) -> float:
+        """After which an attempt has not failed at what it was for: no commit takes as long.
+
+        With nothing to copy there is none, and failures that are far apart are no row of them.
+        """
+        return 2 * self.transaction_timeout_ms / 1000
 
     @abstractmethod
     def _check_store(self) -> None:
@@ -157,6 +175,14 @@ class Bridge(ABC):
 
         That is if a topic has more partitions, or nothing was copied for long.
         """
+
+
+def _is_passing(error: TxnlogError) -> bool:
+    """Whether another attempt may help: also after a transaction that outlived its timeout.
+
+    It does so while a computer sleeps. Others have ended it, or the next attempt does.
+    """
+    return error.retriable or isinstance(error, InvalidTxnState | ProducerFenced)
 
 
 def check_bridge_name(name: str) -> str:

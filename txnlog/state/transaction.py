@@ -438,6 +438,10 @@ FENCED_ADVICE = "close this producer, make a new one and call init_transactions(
 """
 
 
+NEWER_PRODUCER = "a newer producer was initialised with its transactional id"
+"""The reason for an abort by the next producer of a transactional id."""
+
+
 def check_owner(state: TransactionState | None, producer_id: int, producer_epoch: int) -> None:
     """Raise ProducerFenced unless this producer id and epoch own ``state`` (invariant T6)."""
     if state is None or (state.producer_id, state.producer_epoch) != (producer_id, producer_epoch):
@@ -450,7 +454,9 @@ def check_owner(state: TransactionState | None, producer_id: int, producer_epoch
         why = "another instance took over, or the transaction outlived its timeout"
         if state is not None and state.reason:
             why = f"its transaction was aborted: {state.reason}"
-        raise ProducerFenced(
+        fenced = ProducerFenced(
             f"producer {producer_id} with epoch {producer_epoch} was fenced: {named} "
             f"now {found}; {why}; {FENCED_ADVICE}"
         )
+        fenced.ended_alone = state is not None and state.reason not in ("", NEWER_PRODUCER)
+        raise fenced

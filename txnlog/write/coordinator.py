@@ -145,7 +145,7 @@ class Coordinator:
                     now_ms=clock.now_ms(),
                     nonce=clock.token(),
                     fence=True,
-                    reason="a newer producer was initialised with its transactional id",
+                    reason=transitions.NEWER_PRODUCER,
                 )
                 # At the last epoch there is no bump to own.
                 bumped = aborted.producer_epoch > head.state.producer_epoch
@@ -580,10 +580,12 @@ class Coordinator:
         if newest is not None:
             transitions.check_owner(newest.state, ref.producer_id, ref.producer_epoch)
             if newest.state.status is Status.DEAD:
-                raise ProducerFenced(
+                expired = ProducerFenced(
                     f"transactional id {self.transactional_id!r} has expired: "
                     f"{newest.state.reason}; {transitions.FENCED_ADVICE}"
                 )
+                expired.ended_alone = True
+                raise expired
         raise ProducerFenced(
             f"{ref} was ended by somebody else, who took it for dead; {transitions.FENCED_ADVICE}"
         )
