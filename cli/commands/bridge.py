@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import SimpleQueue
-from threading import Event
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -88,17 +87,31 @@ def run_bridge(
         commit_interval_ms=commit_interval_ms,
         skip_lost=skip_lost,
     )
-    with _stopping() as stop, ThreadPoolExecutor(1) as pool:
-        commits: SimpleQueue[BridgeCommit | None] = SimpleQueue()
-        running = pool.submit(
-            bridge.run, until_end=once, report=commits.put, is_stopped=stop.is_set
-        )
-        running.add_done_callback(lambda _: commits.put(None))
+    commits: SimpleQueue[BridgeCommit | None] = SimpleQueue()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            bridge.run(until_end=once, report=commits.put, is_stopped=stop.is_set)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failures.append(error)
+        finally:
+            commits.put(None)
+
+    with _stopping() as stop:
+        running = Thread(target=run, daemon=True)
+        running.start()
         try:
             session.output.rows(FIELDS, iter(commits.get, None), live=True)
-        finally:
-            stop.set()  # also if nobody reads the lines any more
-        running.result()
+        except KeyboardInterrupt:
+            raise  # the second one: Kafka may be silent for long
+        except BaseException:  # nobody reads the lines any more
+            stop.set()
+            running.join()
+            raise
+        running.join()
+    if failures:
+        raise failures[0]
 
 
 @contextmanager
