@@ -81,6 +81,68 @@ def test_a_group_goes_on_with_the_next_record(kafka: MockKafka, store: Store) ->
     assert offsets == {("t", 0): 23, ("t", 1): 5}
 
 
+@pytest.mark.parametrize("back", [False, True], ids=["in", "back"])
+@pytest.mark.parametrize(
+    ("kind", "time_ms"),
+    [("CreateTime", 1_700_000_000_000), ("LogAppendTime", 1_700_000_000_000), ("CreateTime", 0)],
+    ids=["CreateTime", "LogAppendTime", "time 0"],
+)
+def test_times_count_unless_a_side_has_its_own(
+    kafka: MockKafka, tmp_path: Path, kind: str, time_ms: int, *, back: bool
+) -> None:
+    """In any case keys and values do; and times where both sides have those that were given."""
+    store = txnlog.open(str(tmp_path), create=True)
+    kafka.make("t", f"_txnlog_positions.bridge.{store.store_id}")
+    config = {"message.timestamp.type": kind}
+    store.topics.create("t", partitions=PARTITIONS, config=config)
+    times = [time_ms + n * bool(time_ms) for n in range(6)]
+    values = [b"v%d" % n for n in range(6)]
+
+    def send_here(value: bytes, time: int) -> None:
+        with store.producer() as producer:
+            given = None if kind == "LogAppendTime" else time
+            producer.send("t", value, key=b"k", partition=0, timestamp_ms=given)
+
+    def send_there(value: bytes, time: int) -> None:
+        kafka.send("t", [(0, b"k", value, time, ())])
+
+    source, target = (send_here, send_there) if back else (send_there, send_here)
+    for value, time in zip(values, times, strict=True):
+        source(value, time)
+    bridge = KafkaSink if back else KafkaSource
+    bridge(store, kafka.servers, ["t"]).run(until_end=True)
+    if back:
+        store.groups.reset_offsets("g", to={TopicPartition("t", 0): 4})
+    else:
+        commit(kafka, {0: 4})
+
+    def translate() -> list[int]:
+        found = translate_offsets(store, kafka.servers, "g", ["t"], back=back, dry_run=True)
+        return [one.after for one in found]
+
+    assert translate() == [4]
+    target(values[-1], times[-1] + 1000)
+    with pytest.raises(BridgeFailed, match="the last 2 records of the copy are not those"):
+        translate()
+
+
+@pytest.mark.parametrize("changes", ["value", "time"])
+def test_another_record_in_the_place_of_the_last_is_refused(
+    kafka: MockKafka, tmp_path: Path, changes: str
+) -> None:
+    store = txnlog.open(str(tmp_path), create=True)
+    kafka.make("t")
+    kafka.send("t", rows(0, 5))
+    KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
+    commit(kafka, {0: 4})
+    with store.producer() as producer:
+        value = b"other" if changes == "value" else b"v4"
+        time = 1_700_000_000_004 + (changes == "time")
+        producer.send("t", value, key=b"k", partition=0, timestamp_ms=time)
+    with pytest.raises(BridgeFailed, match="the last 1 records of the copy are not those"):
+        translate_offsets(store, kafka.servers, "g", ["t"])
+
+
 def test_what_does_not_fit_is_refused(kafka: MockKafka, store: Store) -> None:
     """Others have written here, the bridge is behind, or there is nothing; the group stays."""
 

@@ -2,7 +2,8 @@
 
 Offsets of the two sides differ, since Kafka's have gaps, and no file maps them. But what a group
 has yet to read of what was copied is as many records on both. So it is counted back from the end of
-the copy, and each record is compared with its copy: what does not fit is an error.
+the copy, and each record is compared with its copy: what does not fit is an error. Their times
+count unless a side stamps records itself.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from txnlog.arguments import naming_wrong_arguments
@@ -22,6 +24,7 @@ from txnlog.bridge.client import Cluster, failure, reported
 from txnlog.bridge.positions import Positions
 from txnlog.bridge.sink import read_positions
 from txnlog.bridge.source import POSITIONS
+from txnlog.config import TopicConfig
 from txnlog.errors import BridgeFailed, GroupNotEmpty, InvalidOption
 from txnlog.names import TopicPartition, check_group_id, check_topic
 from txnlog.read.topic_view import EARLIEST
@@ -32,6 +35,8 @@ from txnlog.store import Store
 _AT_ONCE: Final = 1000
 _IDLE: Final = frozenset({"EMPTY", "DEAD"})
 """States of a group in Kafka that has no members."""
+_Record = tuple[bytes | None, bytes | None, int]
+"""A key, a value and a time."""
 _COLUMNS: Final = ("offset", "key", "value", "timestamp")
 
 
@@ -217,19 +222,48 @@ def _sound(found: Sequence[Any]) -> Sequence[Any]:
 # -- two sides with the same records ---------------------------------------------------------------
 
 
+_OWN_TIME: Final = -1
+"""In place of a time that a side has given a record itself: it tells nothing of the other's."""
+
+
+class _Records:
+    """Records of a partition, in their order, as far as they are compared."""
+
+    def __init__(self, digests: array[int] | None = None, times: array[int] | None = None) -> None:
+        self._digests = array("q") if digests is None else digests
+        self._times = array("q") if times is None else times
+
+    def __len__(self) -> int:
+        return len(self._digests)
+
+    def add(self, key: bytes | None, value: bytes | None, time: int) -> None:
+        self._digests.append(hash((key, value)))
+        self._times.append(time)
+
+    def last(self, count: int) -> _Records:
+        return _Records(self._digests[-count:], self._times[-count:])
+
+    def are_copies_of(self, others: _Records) -> bool:
+        """Whether they have the same keys and values, and times where both have others' times."""
+        mine, theirs = np.asarray(self._times), np.asarray(others._times)
+        return self._digests == others._digests and bool(
+            np.all((mine == theirs) | (mine == _OWN_TIME) | (theirs == _OWN_TIME))
+        )
+
+
 class _Side(Protocol):
-    """Partitions of one side. Records are digests, by their offsets."""
+    """Partitions of one side."""
 
     def beginning(self, where: TopicPartition) -> int:
         """The first offset that is still there."""
         ...
 
-    def read(self, where: TopicPartition, start: int, stop: int) -> array[int]:
+    def read(self, where: TopicPartition, start: int, stop: int) -> _Records:
         """The records of a range."""
         ...
 
-    def last(self, where: TopicPartition, count: int) -> tuple[array[int], array[int], int]:
-        """Offsets and digests of the last so many records, or of all, and the end behind them."""
+    def last(self, where: TopicPartition, count: int) -> tuple[array[int], _Records, int]:
+        """The last so many records, or all, with their offsets, and the end behind them."""
         ...
 
 
@@ -252,13 +286,13 @@ def _find(
             f"{position}: run it until LAG is 0"
         )
     compared = unread or _read_last(source, where, first, min(read, position))
-    offsets, digests, end = target.last(where, max(len(compared), 1))
-    if not compared and digests:
+    offsets, copies, end = target.last(where, max(len(compared), 1))
+    if not compared and copies:
         raise BridgeFailed(
             f"{shown}: no record is left that could be compared with its copy: if only the bridge "
             "has written there, the group belongs at the end (latest)"
         )
-    if digests != compared:
+    if not copies.are_copies_of(compared):
         raise BridgeFailed(
             f"{shown}: the last {len(compared)} records of the copy are not those that the group "
             "has not read: others have written there, or records were compacted or deleted on one "
@@ -267,14 +301,14 @@ def _find(
     return offsets[0] if unread else end
 
 
-def _read_last(source: _Side, where: TopicPartition, first: int, stop: int) -> array[int]:
+def _read_last(source: _Side, where: TopicPartition, first: int, stop: int) -> _Records:
     """The last record of a range; nothing if it has none."""
     count = 1
     while True:
         start = max(first, stop - count)
         found = source.read(where, start, stop)
         if found or start <= first:
-            return found[-1:]
+            return found.last(1)
         count *= 10
 
 
@@ -302,37 +336,37 @@ class _Kafka:
     def beginning(self, where: TopicPartition) -> int:
         return self._bounds(where)[0]
 
-    def read(self, where: TopicPartition, start: int, stop: int) -> array[int]:
-        found = array("q")
+    def read(self, where: TopicPartition, start: int, stop: int) -> _Records:
+        found = _Records()
         if start >= stop:
             return found
-        for offset, digest in self._each(where, start):
+        for offset, record in self._each(where, start):
             if offset >= stop:
                 break
-            if digest is None:
+            if record is None:
                 raise BridgeFailed(
                     f"{where.topic}:{where.partition}: a transaction is open in Kafka at offset "
                     f"{offset}, before what was read; wait"
                 )
-            found.append(digest)
+            found.add(*record)
             if offset + 1 == stop:
                 break
         return found
 
-    def last(self, where: TopicPartition, count: int) -> tuple[array[int], array[int], int]:
+    def last(self, where: TopicPartition, count: int) -> tuple[array[int], _Records, int]:
         first, end = self._bounds(where)
         back = count
         while True:
             start = max(first, end - back)
-            offsets, digests = array("q"), array("q")
-            for offset, digest in self._each(where, start):
-                if digest is None:
+            offsets, records = array("q"), _Records()
+            for offset, record in self._each(where, start):
+                if record is None:
                     end = offset
                 else:
                     offsets.append(offset)
-                    digests.append(digest)
+                    records.add(*record)
             if len(offsets) >= count or start <= first:
-                return offsets[-count:], digests[-count:], end
+                return offsets[-count:], records.last(count), end
             back *= 2
 
     def _bounds(self, where: TopicPartition) -> tuple[int, int]:
@@ -342,7 +376,7 @@ class _Kafka:
             )
         return int(low), int(high)
 
-    def _each(self, where: TopicPartition, start: int) -> Iterator[tuple[int, int | None]]:
+    def _each(self, where: TopicPartition, start: int) -> Iterator[tuple[int, _Record | None]]:
         """Records from an offset on; at last the end, with None. Raises BridgeFailed."""
         shown = f"reading {where.topic}:{where.partition} from Kafka"
         with reported(shown):
@@ -356,8 +390,9 @@ class _Kafka:
                 error = message.error()
                 if error is None:
                     kind, time = message.timestamp()
-                    record = (message.key(), message.value(), time if kind else None)
-                    yield message.offset(), hash(record)
+                    is_given = kind == self._kafka.TIMESTAMP_CREATE_TIME
+                    given = time if is_given else _OWN_TIME
+                    yield message.offset(), (message.key(), message.value(), given)
                 elif error.name() == client.END:
                     yield message.offset(), None
                     return
@@ -380,10 +415,10 @@ class _Store:
     def beginning(self, where: TopicPartition) -> int:
         return self._snapshot.beginning_offsets(where.topic)[where.partition]
 
-    def read(self, where: TopicPartition, start: int, stop: int) -> array[int]:
-        return self._records(where, start, stop)[1] if start < stop else array("q")
+    def read(self, where: TopicPartition, start: int, stop: int) -> _Records:
+        return self._records(where, start, stop)[1] if start < stop else _Records()
 
-    def last(self, where: TopicPartition, count: int) -> tuple[array[int], array[int], int]:
+    def last(self, where: TopicPartition, count: int) -> tuple[array[int], _Records, int]:
         end = self._snapshot.end_offsets(where.topic)[where.partition]
         first, start = self.beginning(where), end
         while start > first:
@@ -391,19 +426,22 @@ class _Store:
             if there >= count:
                 break
             start = max(first, start - (count - there))
-        offsets, digests = self._records(where, start, end)
-        return offsets, digests, end
+        offsets, records = self._records(where, start, end)
+        return offsets, records, end
 
-    def _records(
-        self, where: TopicPartition, start: int, stop: int
-    ) -> tuple[array[int], array[int]]:
-        offsets, digests = array("q"), array("q")
+    def _records(self, where: TopicPartition, start: int, stop: int) -> tuple[array[int], _Records]:
+        offsets, records = array("q"), _Records()
+        config = TopicConfig.of(self._snapshot.view(where.topic).config)
+        is_given = not config.log_append_time
         for batch in self._scan(where, start, stop, _COLUMNS).to_batches():
             offsets.extend(batch.column("offset").to_pylist())
             times = batch.column("timestamp").cast(pa.int64()).to_numpy() // 1000
+            # The time 0 becomes that of copying where it goes out.
+            given = np.where(is_given & (times != 0), times, _OWN_TIME).tolist()
             columns = (batch.column(name).to_pylist() for name in ("key", "value"))
-            digests.extend(map(hash, zip(*columns, times.tolist(), strict=True)))
-        return offsets, digests
+            for record in zip(*columns, given, strict=True):
+                records.add(*record)
+        return offsets, records
 
     def _scan(self, where: TopicPartition, start: int, stop: int, columns: Sequence[str]) -> Scan:
         """Of one partition alone; of rows with columns what a bridge makes of them."""
