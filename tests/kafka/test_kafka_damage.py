@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -298,6 +299,25 @@ def test_an_offset_that_cannot_be_right_is_damage(store: Store, tmp_path: Path, 
         store.kafka.import_topic("t", [path])
     store.kafka.import_topic("t", [path], skip_corrupt=True)
     assert offsets_and_values(store) == [(n, b"%d" % n) for n in [*range(10), *range(20, 50)]]
+
+
+@pytest.mark.parametrize(
+    "written", [{}, {"keep_offsets": True}, {"magic": 1}], ids=["markers", "offsets", "magic 1"]
+)
+@pytest.mark.parametrize("start", [0, 5])
+@pytest.mark.parametrize("base", [(1 << 31) - 8, (1 << 31) - 1, (1 << 31) + 4, 3_000_000_000])
+def test_a_log_that_begins_with_a_large_gap(
+    store: Store, tmp_path: Path, base: int, start: int, written: dict[str, Any]
+) -> None:
+    """Compaction has emptied its first segment: a file's offsets do not reach to the next one."""
+    log = batch(base, b"a") + batch(base + 5, b"b", b"c")
+    store.kafka.import_topic("t", [folder(tmp_path / "in", {start: b"", base: log})])
+    done = store.kafka.export_topic("t", str(tmp_path / "out"), **written).partitions[0]
+    assert (done.start_offset, done.end_offset) == (start, base + 7)
+    back = store.kafka.import_topic("back", [str(tmp_path / "out")]).partitions[0]
+    assert (back.start_offset, back.end_offset) == (start, base + 7)
+    assert offsets_and_values(store, "back") == offsets_and_values(store)
+    assert [value for _, value in offsets_and_values(store)] == [b"a", b"b", b"c"]
 
 
 def test_old_messages_that_overlap_are_damage(store: Store, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from txnlog.segments.batch_header import (
 from txnlog.segments.batches import DecodedBatch, encode_batch, encode_marker
 from txnlog.segments.compression import Compression
 from txnlog.segments.formats.message_sets import encode_message_set
+from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES
 from txnlog.segments.indexes.transactions import NO_MARKER, AbortedTransaction, TransactionIndex
 from txnlog.segments.inspect.dump import dump_segment, indexed_offsets
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
@@ -244,7 +245,7 @@ class _PartitionExporter:
                 continue
             if not (is_hidden and self._format.keeps_offsets):
                 if begins_file:
-                    self._begin(segment.base_offset)
+                    self._begin(segment)
                 self._encode(segment)
                 begins_file = False
             self._counted.add(segment.stored.size_bytes)
@@ -282,10 +283,18 @@ class _PartitionExporter:
         if run:
             yield run
 
-    def _begin(self, base_offset: int) -> None:
-        """Begin a file. The first one is named for the log's start, whatever it begins with."""
-        is_first = not self._writer.base_offsets
-        self._writer.begin(self._start_offset if is_first else base_offset + self._shift)
+    def _begin(self, segment: Segment) -> None:
+        """Begin a file. The first one is named for the log's start, whatever it begins with.
+
+        It stays empty if a segment that begins later reaches further than a file's offsets do.
+        """
+        base_offset, is_near = segment.base_offset + self._shift, False
+        if not self._writer.base_offsets:
+            self._writer.begin(self._start_offset)
+            reach = segment.end_offset + self._shift - self._start_offset
+            is_near = base_offset <= self._start_offset or reach <= MAX_SEGMENT_BYTES
+        if not is_near:
+            self._writer.begin(base_offset)
 
     def _range(self, segment: Segment) -> SegmentRange:
         return SegmentRange(
@@ -443,7 +452,7 @@ class _PartitionExporter:
                 continue  # deleted, or aborted without a marker
             self._end_hanging(hanging, header.base_offset)
             if not begun:
-                self._begin(segment.base_offset)
+                self._begin(segment)
                 begun = True
             self._leader_epoch = max(self._leader_epoch, header.leader_epoch)
             if any(
