@@ -23,7 +23,8 @@ from tests.support.cli.cli_command import cli
 from tests.support.tiers import more
 from txnlog import TopicPartition
 from txnlog.bridge import BridgeCommit, KafkaSink, KafkaSource, client, source
-from txnlog.bridge.source import _COPIED_CONFIG, POSITIONS
+from txnlog.bridge.base import COPIED_CONFIG
+from txnlog.bridge.source import POSITIONS
 from txnlog.errors import (
     BridgeFailed,
     CorruptRecord,
@@ -149,8 +150,39 @@ def test_topics_are_made_for_what_kafka_has(
     KafkaSource(store, kafka.servers, ["t"]).run(until_end=True)
     assert rows_of(store, "t") == rows
     config = store.topics.describe("t").config
-    assert {name: config[name] for name in config.keys() & _COPIED_CONFIG} == expected
+    assert {name: config[name] for name in config.keys() & COPIED_CONFIG} == expected
     assert ("here the most is 67108864" in caplog.text) == ("104857600" in told.values())
+
+
+def test_topics_of_kafka_are_made_for_what_the_store_has(
+    kafka: MockKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was set for them, and not what a store has by default; the mock makes no topics."""
+    store = txnlog.open(str(tmp_path), create=True)
+    given = {"cleanup.policy": "compact", "max.message.bytes": "5000", "retention.bytes": "9"}
+    store.topics.create("given", partitions=PARTITIONS, config={**given, "segment.bytes": "7000"})
+    store.topics.create("plain", partitions=PARTITIONS)
+    made: dict[str, tuple[int, dict[str, str]]] = {}
+
+    def create(_: object, topics: list[Any]) -> dict[str, Future[None]]:
+        (topic,) = topics
+        made[topic.topic] = topic.num_partitions, topic.config
+        kafka.make(topic.topic)
+        future: Future[None] = Future()
+        future.set_result(None)
+        return {topic.topic: future}
+
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient.create_topics", create)
+    with store.producer() as producer:
+        for topic in ("given", "plain"):
+            producer.send(topic, b"v", b"k", partition=0)
+    KafkaSink(store, kafka.servers, ["given", "plain"]).run(until_end=True)
+    positions = (1, {"cleanup.policy": "compact"})
+    assert made == {
+        f"_txnlog_positions.bridge.{store.store_id}": positions,
+        "given": (PARTITIONS, given),
+        "plain": (PARTITIONS, {}),
+    }
 
 
 def test_a_topic_that_was_made_anew_here_is_copied_whole(kafka: MockKafka, tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ from txnlog.store import Store
 
 LOOK_S: Final = 1.0
 """How long records are waited for, before it is asked whether to stop."""
+COPIED_CONFIG: Final = ("cleanup.policy", "max.message.bytes", "retention.bytes", "retention.ms")
+"""Of a topic's settings those that mean the same in Kafka and in a store."""
 _GROWN_AFTER_S: Final = 300.0
 """How often partitions that were added are looked for."""
 _MOST_IDLE_MS: Final = 86_400_000

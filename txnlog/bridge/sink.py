@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, Self
 
 from txnlog.bridge import client
-from txnlog.bridge.base import LOOK_S, Bridge, CopyProgress
+from txnlog.bridge.base import COPIED_CONFIG, LOOK_S, Bridge, CopyProgress
 from txnlog.bridge.client import Cluster, passing, reported
 from txnlog.bridge.positions import Positions
 from txnlog.config import TopicConfig
@@ -40,9 +40,9 @@ class KafkaSink(Bridge):
     """Copies topics of a store into topics of the same names of a cluster; see :class:`Bridge`.
 
     Keys, values, headers, times and partitions stay as they are. Rows of typed topics go out with
-    their keys and values in JSON. Topics that are not there are created with as many partitions;
-    of those that are, partitions that are missing are added. The time 0 becomes that of copying:
-    to Kafka's client it means now.
+    their keys and values in JSON. Topics that are not there are created with as many partitions and
+    the retention that was set here; of those that are, partitions that are missing are added. The
+    time 0 becomes that of copying: to Kafka's client it means now.
     """
 
     _positions = POSITIONS
@@ -95,10 +95,12 @@ class _Copying:
         ids = self._topic_ids()
         positions = Positions(self._sink.name, self._sink.store.store_id, ids)
         there = self._there()
-        self._make_topics({self._positions_topic: 1}, there, **{"cleanup.policy": "compact"})
+        made = {self._positions_topic: {"cleanup.policy": "compact"}}
+        self._make_topics({self._positions_topic: 1}, there, made)
         known = read_positions(self._sink.cluster, self._sink.name, self._sink.store, positions)
         _check_there(known, there)
-        self._make_topics(Counter(where.topic for where in partitions), there)
+        made = {topic: self._config_of(topic) for topic in self._sink.topics}
+        self._make_topics(Counter(where.topic for where in partitions), there, made)
         try:
             reader.assign(partitions)
             starts, ends = reader.beginning_offsets(partitions), reader.end_offsets(partitions)
@@ -150,6 +152,11 @@ class _Copying:
         config = self._sink.store.topics.describe(topic).config
         return TopicConfig.of(config).max_message_bytes
 
+    def _config_of(self, topic: str) -> dict[str, str]:
+        """What was set for the topic in the store and means the same in Kafka."""
+        config = self._sink.store.topics.describe(topic).config
+        return {name: config[name] for name in COPIED_CONFIG if name in config}
+
     def _topic_ids(self) -> dict[str, str]:
         """Of the topics in the store."""
         describe = self._sink.store.topics.describe
@@ -162,7 +169,10 @@ class _Copying:
         return {name: len(topic.partitions) for name, topic in found.items()}
 
     def _make_topics(
-        self, wanted: Mapping[str, int], there: Mapping[str, int], **config: str
+        self,
+        wanted: Mapping[str, int],
+        there: Mapping[str, int],
+        config: Mapping[str, Mapping[str, str]],
     ) -> None:
         """Have topics in Kafka with so many partitions, of those that are there."""
         from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -175,7 +185,7 @@ class _Copying:
             known = there.get(topic, 0)
             with reported(f"topic {topic!r} of Kafka"):
                 if known == 0:
-                    made = admin.create_topics([NewTopic(topic, count, config=config)])
+                    made = admin.create_topics([NewTopic(topic, count, config={**config[topic]})])
                 elif known < count:
                     made = admin.create_partitions([NewPartitions(topic, count)])
                 else:

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from txnlog.bridge import client
-from txnlog.bridge.base import LOOK_S, Bridge, CopyProgress
+from txnlog.bridge.base import COPIED_CONFIG, LOOK_S, Bridge, CopyProgress
 from txnlog.bridge.client import failure, passing, reported
 from txnlog.bridge.positions import Positions
 from txnlog.config import LARGEST_RECORD_BYTES, TopicConfig
@@ -31,7 +31,6 @@ _MOST_AT_ONCE: Final = 10_000
 _MOST_BYTES: Final = 64 << 20
 """About how much is taken from the client in one call."""
 _CONFIG_WAIT_S: Final = 10.0
-_COPIED_CONFIG: Final = ("cleanup.policy", "max.message.bytes", "retention.bytes", "retention.ms")
 _AT_ANY_TIME: Final = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
 """Times stay as they are: brokers have judged them, or have no limit."""
 
@@ -170,7 +169,7 @@ class _Copying:
             _logger.warning("settings of topic %s were not told by Kafka: %r", topic, error)
             return {}
         own = ConfigSource.DYNAMIC_TOPIC_CONFIG
-        known = {name: told[name] for name in _COPIED_CONFIG if name in told and told[name].value}
+        known = {name: told[name] for name in COPIED_CONFIG if name in told and told[name].value}
         # What a broker says of all topics is no default to the client.
         config = {name: it.value for name, it in known.items() if it.source in (own, own.value)}
         largest = known["max.message.bytes"].value if "max.message.bytes" in known else "0"
