@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +23,7 @@ from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.table import Table
 
 import txnlog
+from tests.tables.foreign_deletes import delete_two_rows
 from tests.tables.published import (
     SCHEMA,
     DeltaPublished,
@@ -600,6 +602,18 @@ def test_what_others_did_to_the_table_is_undone(store: Store, tmp_path: Path) ->
     assert len(table.read(["flight"])) == 0
     table.publish()
     assert check_same(store, table, COLUMNS) == 30
+
+
+def test_single_rows_that_others_deleted_come_back(store: Store, table: Published) -> None:
+    """Merge-on-read, which leaves files where they are: with deletion vectors, or by position."""
+    send(store, rows(0, 30))
+    table.publish()
+    delete_two_rows(table)
+    assert len(table.read(["flight"])) == 28
+    done = table.publish()
+    assert (done.added_files, done.removed_files, done.copied_files) == (3, 3, 0)
+    assert check_same(store, table, COLUMNS) == 30
+    assert table.publish() == replace(done, added_files=0, removed_files=0)
 
 
 # -- what is refused -----------------------------------------------------------------------------

@@ -153,11 +153,13 @@ class _Publication:
         fits = partial(found_by_name, columns=self._columns)
         shows = partial(shows_as_it_is, topic.schema, by_name=True)
         others = self._table is not None and not dry_run and self._has_other_columns()
-        anew = others and not all(shows(version_of(name)) for name in files)
+        hides_rows = self._hides_rows()
+        anew = hides_rows or (others and not all(shows(version_of(name)) for name in files))
         timed = time_column(self._columns, topic.schema) is not None
         root = store_url(logs.storage)
+        current = () if hides_rows else files
         plan = plan_files(
-            logs.storage, topic.ranges, files, self._columns, fits, shows, root, timed=timed
+            logs.storage, topic.ranges, current, self._columns, fits, shows, root, timed=timed
         )
         if anew and plan.kept:
             raise InvalidSchema(
@@ -218,6 +220,17 @@ class _Publication:
         rows = zip(*(actions.column(name).to_pylist() for name in columns), strict=True)
         return {unquote(path): _Known(unquote(path), size, part) for path, size, part in rows}
 
+    def _hides_rows(self) -> bool:
+        """Whether others have deleted single rows of files, by deletion vectors.
+
+        deltalake writes none in its removals: only a table anew is without them.
+        """
+        if self._table is None:
+            return False
+        features = self._table.protocol().reader_features or ()
+        vectors = self._table.deletion_vectors() if "deletionVectors" in features else ()
+        return any(batch.num_rows for batch in vectors)
+
     def _has_other_columns(self) -> bool:
         """Whether the topic's columns differ from the table's, which can be changed to them.
 
@@ -249,7 +262,7 @@ class _Publication:
         *,
         anew: bool,
     ) -> None:
-        """``anew``: replace columns and files at once, since they show each other's wrongly."""
+        """``anew``: replace columns and files at once, since no file may stay as it is."""
         now_ms = self._logs.clock.now_ms()
         actions: list[AddAction | RemoveAction] = [
             AddAction(

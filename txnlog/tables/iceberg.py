@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
+from itertools import chain
 from typing import Annotated
 
 import msgspec
@@ -22,9 +23,17 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationException,
 )
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestFile,
+)
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import (
     AddSchemaUpdate,
     AssertCurrentSchemaId,
@@ -32,7 +41,9 @@ from pyiceberg.table.update import (
     UpdatesAndRequirements,
     UpdateTableMetadata,
 )
+from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import Record
+from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.config import Config
 
 from txnlog.errors import InvalidOption
@@ -198,8 +209,8 @@ class _Publication:
         lost = topic.has_lost(_known_offsets(table))
         if lost and topic.is_of_standby:
             return self._result(table, 0, 0, 0)
-        files = _files(table)
-        plan = self._plan(files)
+        files, has_deletes = _files(table)
+        plan = self._plan(() if has_deletes else files)
         copies = copy_files(logs, plan.copies, topic.schema, self._columns, self)
         added = [*plan.references, *copies]
         removed = sorted(files.keys() - plan.kept)
@@ -217,8 +228,8 @@ class _Publication:
         self._check_table(table)
         if self._topic.is_of_standby and self._topic.has_lost(_known_offsets(table)):
             return self._result(table, 0, 0, 0)
-        files = _files(table)
-        return self._result(table, *self._plan(files).counts(files))
+        files, has_deletes = _files(table)
+        return self._result(table, *self._plan(() if has_deletes else files).counts(files))
 
     def _plan(self, files: Collection[str]) -> FilePlan:
         storage, topic = self._logs.storage, self._topic
@@ -272,7 +283,10 @@ class _Publication:
             _OtherColumns(transaction, self._schema).commit()
         if added or removed:
             update = transaction.update_snapshot(snapshot_properties=ends)
-            with update.overwrite() if removed else update.merge_append() as producer:
+            replacement = _Replacement(
+                Operation.OVERWRITE, transaction, self._table.io, snapshot_properties=ends
+            )
+            with replacement if removed else update.merge_append() as producer:
                 for file in added:
                     producer.append_data_file(self._data_file(file))
                 for gone in removed:
@@ -311,9 +325,28 @@ def _known_offsets(table: Table) -> dict[int, int]:
     return {}
 
 
-def _files(table: Table) -> dict[str, DataFile]:
-    """By their URLs."""
-    return {task.file.file_path: task.file for task in table.scan().plan_files()}
+def _files(table: Table) -> tuple[dict[str, DataFile], bool]:
+    """By their URLs, and whether others have deleted single rows of them, by any kind of file.
+
+    Such a deletion is not for what is added later, not even for the same files.
+    """
+    snapshot = table.current_snapshot()
+    manifests = [] if snapshot is None else snapshot.manifests(table.io)
+    pieces = ExecutorFactory.get_or_create().map(partial(_live_files, table.io), manifests)
+    found = [*chain.from_iterable(pieces)]
+    files = {file.file_path: file for file in found if file.content == DataFileContent.DATA}
+    return files, any(file.content != DataFileContent.DATA for file in found)
+
+
+def _live_files(io: FileIO, manifest: ManifestFile) -> list[DataFile]:
+    return [entry.data_file for entry in manifest.fetch_manifest_entry(io)]
+
+
+class _Replacement(_OverwriteFiles):
+    """Files for others, of all that delete rows."""
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        return [one for one in manifests if one.content == ManifestContent.DATA]
 
 
 class _OtherColumns(UpdateTableMetadata["_OtherColumns"]):
