@@ -2,8 +2,9 @@
 
 A publication is one commit, made only if no other was made since the table was read. Its ``txn``
 actions say how far it reaches: their application is the topic's partition, their version the
-offset. A change of columns is a commit before it, with the same files; if these would then show
-something else than the topic does, it is in the same commit.
+offset; one more says how many entries of the topic's log were read. A change of columns is a commit
+before it, with the same files; if these would then show something else than the topic does, it is
+in the same commit.
 """
 
 from __future__ import annotations
@@ -146,9 +147,9 @@ class _Publication:
         """Raises Conflict: another process has committed to the table meanwhile."""
         logs, topic = self._logs, self._topic
         known = self._known_offsets()
-        lost = topic.has_lost(known)
-        if lost and topic.is_of_standby:
+        if topic.is_late(known, self._known_version("log") or 0):
             return self._result(0, 0, 0)
+        lost = topic.has_lost(known)
         files = self._files()
         fits = partial(found_by_name, columns=self._columns)
         shows = partial(shows_as_it_is, topic.schema, by_name=True)
@@ -198,7 +199,7 @@ class _Publication:
             return {}
         found = {}
         for partition in self._topic.end_offsets:
-            version = self._table.transaction_version(self._application(partition))
+            version = self._known_version(partition)
             if version is not None:
                 found[partition] = version
         if not found:
@@ -208,8 +209,13 @@ class _Publication:
             )
         return found
 
-    def _application(self, partition: int) -> str:
-        return f"txnlog/{self._topic.topic_id}/{partition}"
+    def _known_version(self, part: int | str) -> int | None:
+        table, application = self._table, self._application(part)
+        return None if table is None else table.transaction_version(application)
+
+    def _application(self, part: int | str) -> str:
+        """Of a partition, or of the topic's ``log``."""
+        return f"txnlog/{self._topic.topic_id}/{part}"
 
     def _files(self) -> dict[str, _Known]:
         """The files of the table, by the names under which they were added."""
@@ -299,6 +305,7 @@ class _Publication:
     ) -> None:
         """Commit, if the table has not changed since it was read."""
         known = [Transaction(self._application(n), end) for n, end in ends.items()]
+        known.append(Transaction(self._application("log"), self._topic.next_entry))
         only = CommitProperties(app_transactions=known, max_commit_retries=0)
         url, options = self._target.url, self._target.options
         version = 0 if self._table is None else self._table.version() + 1

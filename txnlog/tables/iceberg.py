@@ -53,7 +53,7 @@ from txnlog.storage.failure_messages import secrets_of
 from txnlog.tables.columns import found_by_id, shows_as_it_is, time_column
 from txnlog.tables.failures import Conflict, reported, until_nobody_interferes
 from txnlog.tables.iceberg_columns import FileBounds, iceberg_schema
-from txnlog.tables.iceberg_properties import END_OFFSETS, KEEP_FILES, TOPIC_ID
+from txnlog.tables.iceberg_properties import END_OFFSETS, KEEP_FILES, NEXT_ENTRY, TOPIC_ID
 from txnlog.tables.pinned_topic import PinnedTopic, warn_of_lost
 from txnlog.tables.publication import TablePublication
 from txnlog.tables.table_files import (
@@ -206,9 +206,10 @@ class _Publication:
             table.transaction().set_properties(_PROPERTIES).commit_transaction()
             self._pin(self._topic.name)  # the table was read again
         topic = self._topic
-        lost = topic.has_lost(_known_offsets(table))
-        if lost and topic.is_of_standby:
+        known = _known_offsets(table)
+        if topic.is_late(known, _known_entry(table)):
             return self._result(table, 0, 0, 0)
+        lost = topic.has_lost(known)
         files, has_deletes = _files(table)
         plan = self._plan(() if has_deletes else files)
         copies = copy_files(logs, plan.copies, topic.schema, self._columns, self)
@@ -226,7 +227,7 @@ class _Publication:
         if table is None:
             return self._result(None, *self._plan({}).counts(()))
         self._check_table(table)
-        if self._topic.is_of_standby and self._topic.has_lost(_known_offsets(table)):
+        if self._topic.is_late(_known_offsets(table), _known_entry(table)):
             return self._result(table, 0, 0, 0)
         files, has_deletes = _files(table)
         return self._result(table, *self._plan(() if has_deletes else files).counts(files))
@@ -279,6 +280,7 @@ class _Publication:
     def _commit(self, added: Sequence[TableFile], removed: Sequence[DataFile]) -> None:
         ends = {END_OFFSETS: json.dumps(self._topic.end_offsets)}
         transaction = self._table.transaction()
+        transaction.set_properties({NEXT_ENTRY: str(self._topic.next_entry)})
         if self._has_other_columns:
             _OtherColumns(transaction, self._schema).commit()
         if added or removed:
@@ -323,6 +325,12 @@ def _known_offsets(table: Table) -> dict[int, int]:
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else table.snapshot_by_id(parent)
     return {}
+
+
+def _known_entry(table: Table) -> int:
+    """How far the topic's log was read for the newest publication."""
+    found = table.properties.get(NEXT_ENTRY, "0")
+    return int(found) if found.isdecimal() else 0
 
 
 def _files(table: Table) -> tuple[dict[str, DataFile], bool]:

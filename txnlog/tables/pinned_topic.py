@@ -61,6 +61,11 @@ class PinnedTopic:
         return self.view.end_offsets
 
     @property
+    def next_entry(self) -> int:
+        """How far the topic's log was read: what is later may also purge, trim or add a column."""
+        return self.view.next_entry
+
+    @property
     def ranges(self) -> list[SegmentRange]:
         """All visible ranges, by partition and offset: made anew each time."""
         return self.view.ranges(self.view.beginning_offsets, self.view.end_offsets)
@@ -73,6 +78,12 @@ class PinnedTopic:
         """
         ends = self.end_offsets
         return sorted(number for number, end in published.items() if end > ends.get(number, 0))
+
+    def is_late(self, published: Mapping[int, int], next_entry: int) -> bool:
+        """Whether this is a standby behind what its source has published: how far, by both."""
+        return self.is_of_standby and (
+            self.next_entry < next_entry or bool(self.has_lost(published))
+        )
 
 
 def warn_of_lost(topic: PinnedTopic, table: str, partitions: Sequence[int]) -> None:
