@@ -41,7 +41,7 @@ from pyiceberg.table.update import (
     UpdatesAndRequirements,
     UpdateTableMetadata,
 )
-from pyiceberg.table.update.snapshot import _OverwriteFiles
+from pyiceberg.table.update.snapshot import ExpireSnapshots, _OverwriteFiles
 from pyiceberg.typedef import Record
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.config import Config
@@ -53,6 +53,7 @@ from txnlog.storage.failure_messages import secrets_of
 from txnlog.tables.columns import found_by_id, shows_as_it_is, time_column
 from txnlog.tables.failures import Conflict, reported, until_nobody_interferes
 from txnlog.tables.iceberg_columns import FileBounds, iceberg_schema
+from txnlog.tables.iceberg_expiry import Expired
 from txnlog.tables.iceberg_properties import END_OFFSETS, KEEP_FILES, NEXT_ENTRY, TOPIC_ID
 from txnlog.tables.pinned_topic import PinnedTopic, warn_of_lost
 from txnlog.tables.publication import TablePublication
@@ -75,6 +76,9 @@ _PROPERTIES = {
     **KEEP_FILES,
     # A retry would add the same files to another process's commit, and so twice.
     _RETRIES: "0",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    "commit.manifest-merge.enabled": "true",
 }
 
 
@@ -202,7 +206,8 @@ class _Publication:
         """Raises Conflict: another process has committed to the table meanwhile."""
         logs, table = self._logs, self._table
         self._check_table(table)
-        if table.properties.get(_RETRIES) != "0":
+        properties = table.properties
+        if properties.get(_RETRIES) != "0" or not _PROPERTIES.keys() <= properties.keys():
             table.transaction().set_properties(_PROPERTIES).commit_transaction()
             self._pin(self._topic.name)  # the table was read again
         topic = self._topic
@@ -215,10 +220,12 @@ class _Publication:
         copies = copy_files(logs, plan.copies, topic.schema, self._columns, self)
         added = [*plan.references, *copies]
         removed = sorted(files.keys() - plan.kept)
-        if added or removed or self._has_other_columns:
+        expired = Expired(table, logs.clock.now_ms() - topic.delay_ms)
+        if added or removed or self._has_other_columns or expired.ids:
             if lost:
                 warn_of_lost(topic, self._name, lost)
-            self._commit(added, [files[name] for name in removed])
+            expired.delete_files()
+            self._commit(added, [files[name] for name in removed], expired.ids)
         return self._result(table, len(added), len(removed), len(copies))
 
     def foretell(self) -> TablePublication:
@@ -277,7 +284,9 @@ class _Publication:
         url = f"{self._table.location().rstrip('/')}/data/{name}"
         return url, pa.PythonFile(Sink(self._table.io.new_output(url).create()), mode="w")
 
-    def _commit(self, added: Sequence[TableFile], removed: Sequence[DataFile]) -> None:
+    def _commit(
+        self, added: Sequence[TableFile], removed: Sequence[DataFile], expired: list[int]
+    ) -> None:
         ends = {END_OFFSETS: json.dumps(self._topic.end_offsets)}
         transaction = self._table.transaction()
         transaction.set_properties({NEXT_ENTRY: str(self._topic.next_entry)})
@@ -293,6 +302,8 @@ class _Publication:
                     producer.append_data_file(self._data_file(file))
                 for gone in removed:
                     producer.delete_data_file(gone)
+        if expired:
+            ExpireSnapshots(transaction).by_ids(expired).commit()
         transaction.commit_transaction()
 
     def _data_file(self, file: TableFile) -> DataFile:
@@ -351,10 +362,22 @@ def _live_files(io: FileIO, manifest: ManifestFile) -> list[DataFile]:
 
 
 class _Replacement(_OverwriteFiles):
-    """Files for others, of all that delete rows."""
+    """Files for others, and for all that deletes rows.
+
+    Manifests whose files are all gone since earlier are left out, which pyiceberg's would keep.
+    """
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        return [one for one in manifests if one.content == ManifestContent.DATA]
+        return [
+            one
+            for one in manifests
+            if one.content == ManifestContent.DATA
+            and (
+                one.has_added_files()
+                or one.has_existing_files()
+                or one.added_snapshot_id == self.snapshot_id
+            )
+        ]
 
 
 class _OtherColumns(UpdateTableMetadata["_OtherColumns"]):
