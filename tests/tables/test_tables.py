@@ -36,6 +36,7 @@ from tests.tables.published import (
 )
 from txnlog import TopicPartition
 from txnlog.errors import ConcurrentTransactions, InvalidOption, InvalidSchema, StorageError
+from txnlog.results import TablePublication
 from txnlog.segments.parquet import writer
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.local import LocalStorage
@@ -129,6 +130,25 @@ def test_what_the_topic_lets_go_is_taken_away(store: Store, table: Published) ->
     done = table.publish()
     assert (done.added_files, done.removed_files) == (0, 1)
     assert check_same(store, table, COLUMNS) == left - (done.end_offsets[1] - 5)
+
+
+def test_a_range_without_rows_is_no_file(store: Store, table: Published) -> None:
+    """Of a segment from which a purge took the one record that a trim has left."""
+    with store.producer() as producer:
+        producer.send_batch("f", rows(0, 3), partition=0)
+        producer.send_batch("f", rows(3, 4), partition=1)
+    store.maintenance.purge("f", [{"carrier": "c2"}])
+    store.topics.delete_records({TopicPartition("f", 0): 2})
+    assert table.publish().copied_files == 0
+    there = {*table.folder.rglob("*.parquet")}
+    assert table.publish().added_files == 0
+    assert {*table.folder.rglob("*.parquet")} == there == set()
+    place = f"delta:{table.folder}"
+    if isinstance(table, DeltaPublished):
+        store.topics.alter("f", config={"table.publish": place})
+        foretold = store.maintain(dry_run=True, publish=place)
+        assert not any(isinstance(one, TablePublication) for one in foretold)
+    assert check_same(store, table, COLUMNS) == 1
 
 
 def test_compaction_is_an_upsert(tmp_path: Path, clock: VirtualClock) -> None:

@@ -160,7 +160,15 @@ class _Publication:
         root = store_url(logs.storage)
         current = () if hides_rows else files
         plan = plan_files(
-            logs.storage, topic.ranges, current, self._columns, fits, shows, root, timed=timed
+            logs.storage,
+            topic.ranges,
+            current,
+            topic.schema,
+            self._columns,
+            fits,
+            shows,
+            root,
+            timed=timed,
         )
         if anew and plan.kept:
             raise InvalidSchema(

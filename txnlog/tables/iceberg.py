@@ -245,6 +245,7 @@ class _Publication:
             storage,
             topic.ranges,
             files,
+            topic.schema,
             self._columns,
             found_by_id,
             partial(shows_as_it_is, topic.schema, by_name=False),

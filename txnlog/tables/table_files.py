@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -185,6 +186,7 @@ def plan_files(
     storage: Storage,
     ranges: Sequence[SegmentRange],
     current: Collection[str],
+    schema: TopicSchema | None,
     columns: pa.Schema,
     fits: Fits,
     shows: Shows,
@@ -232,6 +234,13 @@ def plan_files(
                 plan.copies.append(part)
             else:
                 plan.references.append(described)
+    scanned = ScanColumns(tuple(columns.names), schema)
+    plan.copies = [
+        part
+        for part in plan.copies
+        # What is left of a segment behind a trim may be a gap.
+        if part.segment.stored.is_dense or next(_rows_of(storage, part, scanned), None) is not None
+    ]
     return plan
 
 
@@ -351,14 +360,24 @@ def copy_files(
     ending = f"{'' if time_column(columns, schema) else _UNTIMED}{PARQUET_ENDING}"
     files = []
     for part in parts:
+        batches = _rows_of(logs.storage, part, scanned)
+        first = next(batches, None)
+        if first is None:
+            continue
         name = f"{key_of(part)}-{version}.{logs.clock.token()}{ending}"
         url, sink = target.create(name)
         with sink:
-            metadata = _write_rows(read_ranges(logs.storage, [part], scanned), columns, sink)
+            metadata = _write_rows(chain([first], batches), columns, sink)
             size_bytes = sink.tell()
-        if metadata.num_rows:
-            files.append(_table_file(url, part.partition, size_bytes, metadata, columns))
+        files.append(_table_file(url, part.partition, size_bytes, metadata, columns))
     return files
+
+
+def _rows_of(
+    storage: Storage, part: SegmentRange, scanned: ScanColumns
+) -> Iterator[pa.RecordBatch]:
+    """Its rows, in batches that are not empty."""
+    return (batch for batch in read_ranges(storage, [part], scanned) if batch.num_rows)
 
 
 def _write_rows(
