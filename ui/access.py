@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -20,6 +21,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from txnlog.errors import InvalidOption
 
 MOST_WRONG_TRIES = 10
 TRIES_WITHIN_S = 60.0
@@ -87,6 +90,8 @@ def _network(client: str) -> str:
 class Access:
     """What opens the door. ``hosts`` are what a browser may call this server, with its port.
 
+    ``public_hosts`` are what it may call a proxy before us, which need not pass that on.
+
     With a ``password`` the token of the URL opens nothing: who comes is asked for it. It may come
     by any address then, as no site can have its name resolve to one that is written out.
     """
@@ -96,6 +101,7 @@ class Access:
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     wrong_tries: WrongTries = field(default_factory=WrongTries)
+    public_hosts: frozenset[str] = frozenset()
 
     @property
     def form_token(self) -> str:
@@ -104,7 +110,8 @@ class Access:
 
     def is_called(self, host: str) -> bool:
         """Whether that, of a request's ``Host``, is us."""
-        return host.lower() in self.hosts or (self.password is not None and _is_address(host))
+        is_named = host.lower() in self.hosts | self.public_hosts
+        return is_named or (self.password is not None and _is_address(host))
 
     def knows(self, request: Request) -> bool:
         """Whether it comes from a browser that has shown the token, or the password."""
@@ -152,6 +159,20 @@ def named_hosts(names: Iterable[str], port: int) -> frozenset[str]:
     return frozenset(f"{name}:{port}".lower().removesuffix(":80") for name in names)
 
 
+def public_host(name: str) -> str:
+    """What a browser puts into ``Host`` for a name of a proxy: ``NAME`` or ``NAME:PORT``.
+
+    Raises InvalidOption.
+    """
+    host = name.lower().removesuffix(":443").removesuffix(":80")
+    if not re.fullmatch(r"[a-z0-9._-]+(:[0-9]{1,5})?", host):
+        raise InvalidOption(
+            f"{name[:100]!r} is not what a browser calls a console: give a name such as "
+            "console.example.com, with :PORT if that is not 443"
+        )
+    return host
+
+
 class Guard:
     """Lets requests through to pages, or refuses them; gives every answer its headers."""
 
@@ -183,7 +204,9 @@ class Guard:
             return PlainTextResponse(
                 "This address is not one that the console was started for.\n", 421
             )
-        if request.method not in _SAFE and not _comes_from_here(request.headers):
+        if request.method not in _SAFE and not _comes_from_here(
+            request.headers, access.public_hosts
+        ):
             return PlainTextResponse("The request comes from another site.\n", 403)
         if access.opens_by_url(request) and request.method == "GET":
             return access.admit(request, request.scope["path"])
@@ -197,8 +220,10 @@ class Guard:
         )
 
 
-def _comes_from_here(headers: Headers) -> bool:
-    return headers.get("origin", "").removeprefix("http://") == headers["host"]
+def _comes_from_here(headers: Headers, public_hosts: Collection[str]) -> bool:
+    """Whether a page of ours sent it, which a proxy may serve by https, and under its own name."""
+    scheme, _, name = headers.get("origin", "").partition("://")
+    return scheme in ("http", "https") and (name == headers["host"] or name.lower() in public_hosts)
 
 
 def _is_address(host: str) -> bool:

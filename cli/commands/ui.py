@@ -24,6 +24,16 @@ def serve_pages(
             show_default=False,
         ),
     ] = None,
+    public_names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--public-host",
+            metavar="NAME",
+            help="What browsers call a proxy before it, with the port if that is not 443; "
+            "repeat for more. Needs the password.",
+            show_default=False,
+        ),
+    ] = None,
     allow_changes: Annotated[
         bool,
         typer.Option(
@@ -35,7 +45,8 @@ def serve_pages(
 
     The URL has a token, so that nobody else on this machine can look; keep it to yourself. With an
     address that other machines reach, pages ask for the password that the variable
-    TXNLOG_UI_PASSWORD has, and go over the network as plain HTTP. Pages change nothing, except that
+    TXNLOG_UI_PASSWORD has, and go over the network as plain HTTP: put a proxy with TLS before it,
+    and give its name with --public-host. Pages change nothing, except that
     looking at a topic ends transactions that are past their timeout, as every reader does.
 
     \b
@@ -63,6 +74,7 @@ def serve_pages(
         port=port,
         host=host,
         password=os.environ.get(PASSWORD_VARIABLE),
+        public_names=public_names or (),
         allow_changes=allow_changes,
         log=warn,
     )

@@ -18,6 +18,7 @@ from txnlog.ui.access import (
     TooManyTries,
     WrongTries,
     loopback_hosts,
+    public_host,
 )
 from txnlog.ui.addresses import is_loopback, listen, listen_alone
 from txnlog.ui.app import make_app
@@ -49,6 +50,45 @@ def test_only_who_has_the_token_is_let_in(console: Console) -> None:
 def test_other_names_of_this_machine_are_refused(browser: TestClient, host: str) -> None:
     """A site whose name was made to resolve here has our cookie's host, and is told by its own."""
     assert browser.get("/", headers={"host": host}).status_code == 421
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("10.0.0.5:8080", "http://10.0.0.5:8080", 303),
+        ("10.0.0.5", "https://10.0.0.5", 303),
+        ("10.0.0.5:8443", "https://10.0.0.5:8443", 303),
+        ("console.example.com", "https://console.example.com", 303),
+        ("Console.Example.com", "https://console.example.com", 303),
+        (f"127.0.0.1:{PORT}", "https://console.example.com", 303),
+        (f"127.0.0.1:{PORT}", "https://console.example.com.evil.example", 403),
+        (f"127.0.0.1:{PORT}", "https://console.example.com:444", 403),
+        (f"127.0.0.1:{PORT}", "ftp://console.example.com", 403),
+        (f"127.0.0.1:{PORT}", "https://evil.example", 403),
+        ("console.example.com", "null", 403),
+        ("console.example.com", "", 403),
+        ("evil.example", "https://evil.example", 421),
+    ],
+)
+def test_a_proxy_with_tls(store: Store, host: str, origin: str, status: int) -> None:
+    """Whether it passes on the name that browsers use, or gives its own for us."""
+    public = frozenset({public_host("Console.example.com:443")})
+    access = Access(loopback_hosts(PORT), "s3cret", public_hosts=public)
+    console = make_console(store, access)
+    browser = TestClient(make_app(console), base_url=f"http://{host}", follow_redirects=False)
+    with browser:
+        done = browser.post("/login", data={"password": "s3cret"}, headers={"origin": origin})
+        assert done.status_code == status
+        if status == 303:
+            assert browser.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("name", ["", "https://a", "a/b", "a b", "a:b", "a:123456"])
+def test_a_public_name_is_one(store: Store, name: str) -> None:
+    with pytest.raises(InvalidOption, match="what a browser calls"):
+        serve(store, announce=print, password="x", public_names=[name])
+    with pytest.raises(InvalidOption, match="set a password"):
+        serve(store, announce=print, public_names=["a"])
 
 
 def test_nothing_is_framed_run_or_kept(browser: TestClient) -> None:
