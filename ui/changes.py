@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -83,6 +83,28 @@ def moment_of(seal: str) -> str | None:
     """The ``now`` of a form's seal; None: it is none."""
     found = re.fullmatch(r"([0-9]{1,13})_[0-9a-f]{64}", seal)
     return found[1] if found else None
+
+
+class Confirmed:
+    """The newest plans that were confirmed: what is sent again, as by a second click, was done."""
+
+    def __init__(self) -> None:
+        self._seals: OrderedDict[str, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, seal: str) -> bool:
+        """Whether it was not there."""
+        with self._lock:
+            is_new = seal not in self._seals
+            self._seals[seal] = None
+            if len(self._seals) > MOST_REMEMBERED:
+                self._seals.popitem(last=False)
+        return is_new
+
+    def discard(self, seal: str) -> None:
+        """It has failed, and may be sent again."""
+        with self._lock:
+            self._seals.pop(seal, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from txnlog.errors import TxnlogError
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.ui.access import Access
-from txnlog.ui.changes import ChangeLog
+from txnlog.ui.changes import ChangeLog, Confirmed
 from txnlog.ui.jobs import PATIENCE_S, Job, Jobs, Progress
 from txnlog.ui.render import make_environment
 
@@ -56,6 +56,7 @@ class Console:
     rates: GrowthRates = field(default_factory=GrowthRates)
     jobs: Jobs = field(default_factory=Jobs)
     changes: ChangeLog = field(default_factory=ChangeLog)
+    confirmed: Confirmed = field(default_factory=Confirmed)
 
     def log_change(self, request: Request, what: str) -> None:
         """Remember a change, and who has made it."""

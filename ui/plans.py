@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -15,12 +14,14 @@ from txnlog.errors import (
     InvalidConfig,
     InvalidOption,
     InvalidPartitions,
+    InvalidRecord,
     InvalidSchema,
     InvalidTopic,
     TopicAlreadyExists,
 )
 from txnlog.inspect.descriptions import OffsetReset, TopicDescription
 from txnlog.names import TopicPartition
+from txnlog.schema import HEADERS, PARTITION, TIMESTAMP, TopicSchema
 from txnlog.state.transaction import Status
 from txnlog.store import Store
 from txnlog.ui.changes import ChangePlan, WrongField
@@ -30,6 +31,7 @@ from txnlog.ui.render import (
     show_size,
     show_time,
 )
+from txnlog.write.typed_lines import read_typed_row
 
 Typed = Mapping[str, str]
 _MOST_REASON_CHARS = 2000
@@ -171,7 +173,7 @@ def plan_record(store: Store, topic: str, typed: Typed) -> ChangePlan:
             raise WrongField("headers", f"{line!r} is not a header: give name=value")
         headers.append((name, content.encode(errors="surrogateescape")))
     key = typed["key"].encode(errors="surrogateescape") or None
-    value = None if typed["kind"] == "null" else _value(typed, typed_topic=bool(described.schema))
+    value = None if typed["kind"] == "null" else _value(typed, topic, described.schema)
     if described.schema is not None and key is not None:
         raise WrongField("key", "the topic has columns: leave it out")
 
@@ -194,16 +196,17 @@ def plan_record(store: Store, topic: str, typed: Typed) -> ChangePlan:
     return ChangePlan(says, described.topic_id, send)
 
 
-def _value(typed: Typed, *, typed_topic: bool) -> bytes | dict[str, object]:
+def _value(typed: Typed, topic: str, schema: TopicSchema | None) -> bytes | dict[str, object]:
     text = typed["value"].replace("\r\n", "\n")  # as browsers send ends of lines
-    if not typed_topic:
-        return text.encode(errors="surrogateescape")
+    value = text.encode(errors="surrogateescape")
+    if schema is None:
+        return value
     try:
-        row = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise WrongField("value", f"it is not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise WrongField("value", "the topic has columns: give an object of them, in JSON")
+        row = read_typed_row(value, topic, schema)
+    except InvalidRecord as error:
+        raise WrongField("value", str(error)) from error
+    if others := sorted(row.keys() & {TIMESTAMP, HEADERS, PARTITION}):
+        raise WrongField("value", f"it has {', '.join(others)}: give columns alone")
     return row
 
 

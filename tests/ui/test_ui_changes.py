@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
+from decimal import Decimal
 from html import unescape
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -23,8 +26,10 @@ from tests.ui.ui_browser import (
 from txnlog import TopicPartition
 from txnlog.clock import SystemClock
 from txnlog.display import parse_setting, show_setting
+from txnlog.errors import StorageError
 from txnlog.store import Store
 from txnlog.ui.access import Access, loopback_hosts
+from txnlog.ui.changes import MOST_REMEMBERED, Confirmed
 from txnlog.ui.console import Console
 from txnlog.ui.render import address_of
 from txnlog.ui.server import make_console
@@ -162,9 +167,69 @@ def test_a_record_with_columns_is_written_as_json(
     for value in ("{", "[1]", "1", "[" * 30_000):
         assert [*wrong_of(send(console, browser, path, kind="text", value=value))] == ["value"]
     typed = {"kind": "text", "value": '{"carrier": "AA", "late": "x"}'}
-    refused = confirm(console, browser, path, **typed)
-    assert [*wrong_of(refused)] == ["value"]
+    assert [*wrong_of(send(console, browser, path, **typed))] == ["value"]
     assert store.scan("flights").count() == {0: 1}
+
+
+def test_a_confirmed_change_is_made_once(
+    console: Console, browser: TestClient, paid: Store, lines: list[str]
+) -> None:
+    """However often it is sent: by a second click, or by a proxy that tries again."""
+    path, typed = "/topics/paid/produce", FORMS["/topics/paid/produce"] | {"partition": "1"}
+    before = paid.scan("paid").count()[1]
+    seal = seal_of(send(console, browser, path, **typed))
+    with patch("txnlog.producer.Producer.send", side_effect=StorageError("no room")):
+        assert "no room" in send(console, browser, path, **typed, seen=seal)
+    for _ in range(3):
+        assert send(console, browser, path, **typed, seen=seal) == "/topics/paid/records"
+    assert paid.scan("paid").count()[1] == before + 1
+    assert len(lines) == 2
+
+
+def test_few_confirmed_changes_are_remembered() -> None:
+    confirmed = Confirmed()
+    for number in range(MOST_REMEMBERED + 1):
+        assert confirmed.add(str(number))
+    assert not confirmed.add("1")
+    assert confirmed.add("0")
+
+
+COLUMNS = {
+    "b": (pa.binary(), '"AAEC"', b"\0\1\2"),
+    "t": (
+        pa.timestamp("us", "UTC"),
+        '"2024-05-01T12:00:00.000007Z"',
+        dt.datetime(2024, 5, 1, 12, 0, 0, 7, dt.UTC),
+    ),
+    "l": (pa.timestamp("ms"), '"2024-05-01T12:00:00"', dt.datetime(2024, 5, 1, 12)),  # noqa: DTZ001
+    "d": (pa.date32(), '"2024-05-01"', dt.date(2024, 5, 1)),
+    "m": (pa.decimal128(12, 2), '"1.25"', Decimal("1.25")),
+    "p": (pa.map_(pa.string(), pa.date32()), '[["a", null]]', [("a", None)]),
+    "s": (pa.struct([("x", pa.binary())]), '{"x": "AA=="}', {"x": b"\0"}),
+    "f": (pa.float64(), "1", 1.0),
+    "i": (pa.int64(), "9007199254740993", 9007199254740993),
+}
+
+
+def test_a_record_is_written_as_it_is_shown(
+    console: Console, browser: TestClient, store: Store
+) -> None:
+    """Each column in the form that pages and ``records read`` have for it, on several lines."""
+    kinds = pa.schema([(name, kind) for name, (kind, _, _) in COLUMNS.items()])
+    store.topics.create("every", schema=kinds)
+    text = ",\r\n".join(f'"{name}": {shown}' for name, (_, shown, _) in COLUMNS.items())
+    confirm(console, browser, "/topics/every/produce", kind="text", value=f"{{{text}}}")
+    wanted = {name: value for name, (_, _, value) in COLUMNS.items()}
+    assert store.scan("every").to_arrow().to_pylist() == [wanted]
+    for wrong in (
+        '{"_partition": 0}',
+        '{"d": "2024-13-01"}',
+        '{"i": 1, "i": 2}',
+        '{"x": 1}',
+        '{"m": "1.255"}',
+    ):
+        page = send(console, browser, "/topics/every/produce", kind="text", value=wrong)
+        assert [*wrong_of(page)] == ["value"]
 
 
 def test_settings_are_changed(

@@ -90,6 +90,22 @@ def read_typed_lines(
             raise wrong
 
 
+def read_typed_row(text: bytes, topic: str, schema: TopicSchema) -> Row:
+    """One record as ``Producer.send`` takes it, of JSON as in :func:`read_typed_lines`.
+
+    Raises InvalidRecord.
+    """
+    records = TypedRecords(topic, schema)
+    try:
+        row = _TypedLines(records, (), None).row(text)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise InvalidRecord(
+            f"it is no record of topic {topic!r}: {error}{_advice(str(error), schema)}"
+        ) from error
+    _checked_columns(records, [row])
+    return row
+
+
 def _advice(why: str, schema: TopicSchema) -> str:
     """What to do about a line that the decoder refuses, where its own words do not tell."""
     if why.startswith("Object contains unknown field") and " at `$" not in why:

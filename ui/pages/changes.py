@@ -154,15 +154,19 @@ def answer_form(kind: str) -> Callable[[Console, Request, dict[str, str]], Respo
             if shown is not None:
                 form = _planned(store, kind, name, sent, now)
             return _page(console, request, kind, form, was_seen=bool(seen))
+        done = RedirectResponse(_done(kind, name or form.typed["topic"].strip()), status_code=303)
+        if not console.confirmed.add(seen):
+            return done
         try:
             console.log_change(request, form.plan.apply())
         except TxnlogError as error:
+            console.confirmed.discard(seen)
             what = f"{KINDS[kind].title}{KINDS[kind].of}{name or form.typed['topic'].strip()}"
             console.log_change(request, f"{what} failed: {error}")
             form.plan = None
             form.errors[KINDS[kind].blamed] = str(error)
             return _page(console, request, kind, form)
-        return RedirectResponse(_done(kind, name or form.typed["topic"].strip()), status_code=303)
+        return done
 
     return answer
 
