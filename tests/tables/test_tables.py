@@ -17,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyarrow import parquet
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.table import Table
@@ -649,6 +649,35 @@ def test_another_table_is_left_alone(store: Store, table: Published) -> None:
     with pytest.raises(InvalidOption, match="not of this topic"):
         table.publish()
     assert table.files() == before
+
+
+def test_a_delta_table_that_others_have_partitioned(store: Store, tmp_path: Path) -> None:
+    send(store, rows(0, 3))
+    table = DeltaPublished(store, tmp_path)
+    table.publish()
+    row = pa.table({"carrier": ["x"], "n": [1]})
+    folder = str(table.folder)
+    write_deltalake(folder, row, mode="overwrite", schema_mode="overwrite", partition_by=["n"])
+    with pytest.raises(InvalidOption, match=r"partitioned .* by n, .*publish to another folder"):
+        table.publish()
+
+
+def test_an_iceberg_table_that_others_have_partitioned(store: Store, tmp_path: Path) -> None:
+    """Until they take that back; what they have added meanwhile goes."""
+    send(store, rows(0, 3))
+    table = IcebergPublished(store, tmp_path)
+    table.publish()
+    opened = table.catalog.load_table("sales.f")
+    with opened.update_spec() as spec:
+        spec.add_identity("small")
+    opened.append(rows(7, 8).select(["carrier", "small"]))
+    with pytest.raises(InvalidOption, match=r"partitioned .* by small, .*remove these fields"):
+        table.publish()
+    with opened.update_spec() as spec:
+        spec.remove_field("small")
+    send(store, rows(3, 4))
+    table.publish()
+    assert check_same(store, table, COLUMNS) == 4
 
 
 def test_only_parquet_files_can_be_referred_to(store: Store, tmp_path: Path) -> None:

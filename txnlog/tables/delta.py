@@ -215,6 +215,13 @@ class _Publication:
                 f"there is a table at {self._target.url} already, not of this topic (or of an "
                 f"earlier one that was called {self._topic.name}): choose another folder"
             )
+        others = self._table.metadata().partition_columns
+        if others != [PARTITION]:
+            raise InvalidOption(
+                f"others have partitioned the table at {self._target.url} by "
+                f"{', '.join(others) or 'nothing'}, and the topic's files are by {PARTITION}: "
+                "publish to another folder"
+            )
         return found
 
     def _known_version(self, part: int | str) -> int | None:

@@ -274,6 +274,13 @@ class _Publication:
                 f"there is a table {self._name} already, which is not of this topic (or of an "
                 f"earlier one that was called {self._topic.name}): choose another name"
             )
+        others = [field.name for field in table.spec().fields]
+        if others:
+            raise InvalidOption(
+                f"others have partitioned the table {self._name} by {', '.join(others)}, and the "
+                "topic's files are not: remove these fields from its partition spec, or publish "
+                "to another name"
+            )
         check_apart(self._logs.storage, table.location())
 
     @property
