@@ -284,6 +284,25 @@ def test_snapshots_are_listed_as_long_as_their_files_are_kept(
         assert len(ids(other)) == 1
 
 
+def test_snapshots_expire_while_the_topic_is_quiet(
+    store: Store, catalog: Served, clock: VirtualClock
+) -> None:
+    """Within a day, and on every server: it is asked again, and says what is still there."""
+    clock.time_ms = SystemClock().now_ms() // DAY_MS * DAY_MS + 1000
+    store.topics.alter("f", config={"file.delete.delay.ms": 60_000})
+    for number in range(3):
+        send(store, number)
+        clock.time_ms += 20_000
+        ids(catalog)
+    listed = ids(catalog)
+    with served(again(store)) as other:
+        for left in (3, 2, 1, 1, 1):
+            assert ids(other) == ids(catalog) == listed[-left:]
+            before = metadata(catalog)
+            assert metadata(other) == metadata(catalog) == before
+            clock.time_ms += 20_000
+
+
 def test_times_of_servers_that_differ(store: Store, catalog: Served, clock: VirtualClock) -> None:
     """A clock that is behind changes no order; what was far ahead is not listed any more."""
     noon_ms = clock.time_ms - clock.time_ms % DAY_MS + DAY_MS // 2

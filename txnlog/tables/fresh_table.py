@@ -142,7 +142,8 @@ class _FreshTable:
             self._history = TableHistory(logs, self._topic, view.topic_id, self._folder)
             self._known = None
             return None
-        if self._answer is not None and self._answer[0] == seen:
+        has_expired = history.has_expired(now_ms, _kept_ms(topic))
+        if self._answer is not None and self._answer[0] == seen and not has_expired:
             history.shown_at_ms = now_ms
             return self._answer[1]
         self._answer = None
@@ -190,7 +191,7 @@ def _put(
         return msgspec.json.encode(_metadata(topic, schema, columns, folder, table))
 
     # What lies in the store is anybody's: it is shown only if it is what would be put now.
-    if not (
+    if history.has_expired(now_ms, _kept_ms(topic)) or not (
         history.shows(snapshot, columns, has_rows=bool(manifests))
         and history.newest_data == metadata(history.table)
     ):

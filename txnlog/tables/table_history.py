@@ -85,6 +85,10 @@ class TableHistory:
         known = last.snapshot_id, last.manifest_list
         return known == (snapshot.snapshot_id, snapshot.manifest_list)
 
+    def has_expired(self, now_ms: int, kept_ms: int) -> bool:
+        """Whether the newest metadata lists an earlier snapshot whose files need not be kept."""
+        return not all(_is_kept(one, now_ms, kept_ms) for one in self._snapshots[:-1])
+
     def extended(
         self,
         snapshot: PutSnapshot,
@@ -129,8 +133,7 @@ class TableHistory:
         """The last ones in a row, all of whose files are kept; not all if they are many."""
         found = [*self._snapshots]
         for number, one in enumerate(self._snapshots):
-            latest_ms = max(one.shown_at_ms, one.timestamp_ms)
-            if not now_ms - kept_ms < latest_ms <= now_ms + _AHEAD_MS:
+            if not _is_kept(one, now_ms, kept_ms):
                 found = [*self._snapshots[number + 1 :]]
         found = found[-MOST_SNAPSHOTS + 1 :]
         left = _MOST_BYTES
@@ -203,6 +206,11 @@ class TableHistory:
             raise msgspec.ValidationError("no server of this store has put it")
         self.table, self._snapshots, self._schemas = table, found, schemas
         self.shown_at_ms = found[-1].shown_at_ms if found else 0
+
+
+def _is_kept(snapshot: PutSnapshot, now_ms: int, kept_ms: int) -> bool:
+    latest_ms = max(snapshot.shown_at_ms, snapshot.timestamp_ms)
+    return now_ms - kept_ms < latest_ms <= now_ms + _AHEAD_MS
 
 
 def _follows(before: PutSnapshot, after: PutSnapshot) -> bool:
