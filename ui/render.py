@@ -22,8 +22,8 @@ _UNSEEN: Final = re.compile(
 )
 """Controls, and what changes the direction of all that follows."""
 _ABSENT: Final = "\u2013"
-_SHOWN_BYTES: Final = 20_000
-"""Of a key or value no more is shown: a page of records stays one that a browser can lay out."""
+SHOWN_BYTES: Final = 20_000
+"""Of a key or value no more is shown."""
 _LINE_BYTES: Final = 240
 _SHORT_CHARS: Final = 60
 """Lists and structs of a column are laid out over several lines if they are longer."""
@@ -143,11 +143,14 @@ def show_ago(elapsed_ms: int) -> str:
     return f"{seconds} s ago"
 
 
-def show_content(data: bytes | None) -> str:
-    """A key or a value as text: JSON laid out, other text as it is, the rest in hex."""
+def show_content(data: bytes | None, most: int = SHOWN_BYTES) -> str:
+    """A key or a value as text: JSON laid out, other text as it is, the rest in hex.
+
+    No more than ``most`` bytes of it.
+    """
     if data is None:
         return "null"
-    shown = data[:_SHOWN_BYTES]
+    shown = data[:most]
     rest = f"\n… {show_size(len(data))} in all" if len(shown) < len(data) else ""
     try:
         text = shown.decode()
@@ -158,7 +161,7 @@ def show_content(data: bytes | None) -> str:
             return shown.hex(" ") + rest
     if not rest and text[:1] in ("{", "["):
         try:
-            return _lay_out(text)
+            return _lay_out(text, 4 * most)
         except (ValueError, RecursionError):
             return text
     return text + rest
@@ -180,17 +183,16 @@ def show_line(data: bytes | None) -> str:
     return f"{line} \u2026" if len(begin) < len(data) else line
 
 
-def show_cell(data: bytes | None) -> str:
+def show_cell(data: bytes | None, most: int = SHOWN_BYTES) -> str:
     """What a column holds: as content is shown, in one line if it is short."""
     if data is not None and len(data) <= _SHORT_CHARS:
         return data.decode(errors="replace")
-    return show_content(data)
+    return show_content(data, most)
 
 
-def _lay_out(text: str) -> str:
+def _lay_out(text: str, room: int) -> str:
     """JSON indented; as it is where it is so deep that most of it would be indentation."""
     pieces = []
-    room = 4 * _SHOWN_BYTES
     encoder = json.JSONEncoder(indent=2, ensure_ascii=False)
     for piece in encoder.iterencode(json.loads(text)):
         pieces.append(piece)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
+import pyarrow as pa
 import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
@@ -41,6 +42,32 @@ def test_of_very_many_headers_some_are_shown(store: Store, browser: TestClient) 
         producer.send("orders", b"x", b"k", 1, headers=[("h" * 1000, b"1")] * 500)
     page = browser.get("/topics/orders/records?partitions=1").text
     assert (page.count("<code>"), "h" * 201 in page, "500 in all" in page) == (50, False, True)
+
+
+@pytest.mark.parametrize("kind", ["values", "columns", "many columns", "headers"])
+def test_a_page_of_records_has_an_end(store: Store, browser: TestClient, kind: str) -> None:
+    """Whatever is large in them: a browser has to lay it out."""
+    long = "x" * 19_000
+    count = {"columns": 50, "many columns": 300}.get(kind, 0)
+    names = [f"c{number}" for number in range(count)]
+    schema = pa.schema([(name, pa.string()) for name in names]) if names else None
+    store.topics.create("large", schema=schema)
+    value = dict.fromkeys(names, long if count < 100 else "x" * 60) or long.encode() * 20
+    headers = [(f"h{n}", long.encode()) for n in range(30)] if kind == "headers" else None
+    with store.producer() as producer:
+        for _ in range(50):
+            producer.send("large", value, headers=headers)
+    page = browser.get("/topics/large/records").text
+    assert page.count('<tr class="record">') == 50
+    assert len(page) < 5_000_000, len(page)
+    assert ("the first 100 of 300 columns" in page) is (kind == "many columns")
+
+
+def test_a_page_of_a_topic_has_some_of_its_partitions(store: Store, browser: TestClient) -> None:
+    store.topics.create("many", partitions=250)
+    found = [browser.get(f"/topics/many?page={number}").text for number in (1, 2, 3)]
+    assert [page.count("records?partitions=") for page in found] == [100, 100, 50]
+    assert 'href="/topics/many/249"' in found[2]
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,16 @@ from txnlog.read.schema import scan_columns
 from txnlog.ui.console import Console
 from txnlog.ui.look import Look, look_at
 from txnlog.ui.record_query import LEVELS, RecordQuery, write_place
+from txnlog.ui.render import SHOWN_BYTES
 from txnlog.values import Schemas
 from txnlog.values.own_schemas import decode_each
 
 SHOWN: Final = 50
+_COLUMNS: Final = 100
+"""So many are shown of a typed topic."""
+_PAGE_BYTES: Final = 100 * SHOWN_BYTES
+_LEAST_BYTES: Final = 200
+_HEADERS: Final = 50
 _MOST_TAKEN: Final = 4 * SHOWN
 _MOST_DECODING_S: Final = 2
 _PLAIN_CHARS: Final = f"{ascii_letters}{digits}._-"
@@ -43,7 +49,8 @@ def show_records(console: Console, request: Request) -> Response:
     wanted = query.wanted(clock.now_ms())
     chosen = query.partitions(view)
     begin, older = query.begin(view, chosen)
-    columns = view.schema.columns.names if view.schema else []
+    all_columns = view.schema.columns.names if view.schema else []
+    columns = all_columns[:_COLUMNS]
     content: dict[str, object] = {
         "title": f"{topic}, records",
         "topic": topic,
@@ -52,6 +59,8 @@ def show_records(console: Console, request: Request) -> Response:
         "partition_count": len(view.partitions),
         "chosen": chosen,
         "columns": columns,
+        "column_count": len(all_columns),
+        "most_headers": _HEADERS,
         "now_ms": clock.now_ms(),
     }
     if query.errors:
@@ -71,6 +80,7 @@ def show_records(console: Console, request: Request) -> Response:
             (record, _cells_of(record.value, columns), found)
             for record, found in zip(shown, fields, strict=True)
         ],
+        "most_bytes": _most_bytes(shown, len(columns)),
         "older": query.link(before=write_place(lower, chosen)) if to_older else None,
         "newer": query.link(after=write_place(upper, chosen)) if to_newer else None,
         "first": query.link() if query.before or query.after else None,
@@ -80,6 +90,13 @@ def show_records(console: Console, request: Request) -> Response:
         "taken": ",".join(f"{record.partition}:{record.offset}" for record in shown),
     }
     return console.page(request, "records.html", content)
+
+
+def _most_bytes(records: Sequence[ConsumerRecord], column_count: int) -> int:
+    """How much is shown of each key, value, column and header: together what a browser lays out."""
+    each = 2 + column_count
+    count = sum(each + min(len(record.headers), _HEADERS) for record in records)
+    return min(max(_PAGE_BYTES // max(count, 1), _LEAST_BYTES), SHOWN_BYTES)
 
 
 def _goes_on(query: RecordQuery, look: Look, *, older: bool) -> bool:

@@ -71,14 +71,17 @@ def list_topics(console: Console, request: Request) -> Response:
 def show_topic(console: Console, request: Request) -> Response:
     """A topic: its partitions, its columns, who holds it back."""
     topic = console.store.topics.describe(request.path_params["topic"])
-    held = console.store.transactions.stable_offsets(topic.topic)
+    stable_offsets = console.store.transactions.stable_offsets(topic.topic)
+    held = [(stable, holder) for stable in stable_offsets for holder in stable.holders]
     return console.page(
         request,
         "topic.html",
         {
             "title": topic.topic,
             "topic": topic,
-            "held": [stable for stable in held if stable.holders],
+            "paged": page_of(request, topic.partitions, size=_LISTED),
+            "held": held[:_LISTED],
+            "held_count": len(held),
             "most_offsets": max((part.end_offset for part in topic.partitions), default=0),
         },
     )
