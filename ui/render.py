@@ -21,6 +21,8 @@ _UNSEEN: Final = re.compile(
     "\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff]|\\r(?!\\n)"
 )
 """Controls, and what changes the direction of all that follows."""
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[][{},:]|[^][{},:"\s]+')
+"""Of JSON that is sound."""
 _ABSENT: Final = "\u2013"
 SHOWN_BYTES: Final = 20_000
 """Of a key or value no more is shown."""
@@ -191,12 +193,27 @@ def show_cell(data: bytes | None, most: int = SHOWN_BYTES) -> str:
 
 
 def _lay_out(text: str, room: int) -> str:
-    """JSON indented; as it is where it is so deep that most of it would be indentation."""
-    pieces = []
-    encoder = json.JSONEncoder(indent=2, ensure_ascii=False)
-    for piece in encoder.iterencode(json.loads(text)):
-        pieces.append(piece)
-        room -= len(piece)
+    """JSON indented; as it is where it is so deep that most of it would be indentation.
+
+    Numbers stay as they are written, and names that occur twice: these are no values of Python.
+    Raises ValueError, RecursionError: it is not JSON.
+    """
+    json.loads(text)
+    pieces: list[str] = []
+    before, depth = "", 0
+    for token in _TOKEN.findall(text):
+        depth -= token in ("]", "}")
+        if before + token in ("[]", "{}"):
+            gap = ""
+        elif before in ("[", "{", ",") or token in ("]", "}"):
+            gap = "\n" + depth * "  "
+        else:
+            gap = " " if before == ":" else ""
+        depth += token in ("[", "{")
+        shown = json.dumps(json.loads(token), ensure_ascii=False) if token[0] == '"' else token
+        pieces += gap, shown
+        room -= len(gap) + len(shown)
         if room < 0:
             return text
+        before = token
     return "".join(pieces)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import random
 import re
 import socket
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from html import escape, unescape
 
@@ -366,6 +369,28 @@ def test_rates_are_those_between_two_looks() -> None:
     assert rates.measure("a", 14.0, 0) == 0
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_json_is_laid_out_as_python_does(seed: int) -> None:
+    """Where Python knows the values as they are written."""
+    some = random.Random(seed)
+
+    def value(depth: int) -> object:
+        names = ["", "a", '"[{', "\\", "é\n", "\ud800", "}]:,"]
+        kinds: list[Callable[[], object]] = [
+            lambda: some.choice([None, True, False, -1, 1 << 70, 0.5, 1e-9]),
+            lambda: some.choice(names),
+            lambda: [value(depth + 1) for _ in range(some.randrange(3))],
+            lambda: {some.choice(names): value(depth + 1) for _ in range(some.randrange(3))},
+        ]
+        return some.choice(kinds[: 2 if depth > 4 else 4])()
+
+    for _ in range(50):
+        written = [value(0)]
+        dense = some.choice([(",", ":"), None, (" ,\n", " :\t")])
+        given = json.dumps(written, separators=dense)
+        assert show_content(given.encode()) == json.dumps(written, indent=2, ensure_ascii=False)
+
+
 @pytest.mark.parametrize(
     ("data", "shown"),
     [
@@ -374,6 +399,9 @@ def test_rates_are_those_between_two_looks() -> None:
         (b"\xff\x00", "ff 00"),
         (b"[1,2]", "[\n  1,\n  2\n]"),
         (b"[1,", "[1,"),
+        (b'{"a": 12345678901234.123456789}', '{\n  "a": 12345678901234.123456789\n}'),
+        (b'{"a": 1, "a": 2}', '{\n  "a": 1,\n  "a": 2\n}'),
+        (b"[1e400, 1.10, -0, NaN]", "[\n  1e400,\n  1.10,\n  -0,\n  NaN\n]"),
         (b"[" * 50_000, "[" * 20_000 + "\n… 48.8 KiB in all"),
         ("é".encode() * 10_001, "é" * 10_000 + "\n… 19.5 KiB in all"),
         (b"x" + "é".encode() * 10_001, "x" + "é" * 9_999 + "\n… 19.5 KiB in all"),
