@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,6 +166,26 @@ def test_an_earlier_default_keeps_its_format(store: Store, catalog: Served) -> N
     table = catalog.catalog().load_table("topics.f")
     assert table.scan(snapshot_id=second).to_arrow()["gate"].to_pylist() == ["?"]
     assert "gate" not in table.scan(snapshot_id=first).to_arrow().column_names
+
+
+@pytest.mark.parametrize("infinite", [math.inf, -math.inf])
+def test_a_default_that_no_file_lacks_need_not_be_said(
+    store: Store, catalog: Served, infinite: float
+) -> None:
+    """Iceberg's metadata cannot say an infinite one; another column's is said beside it."""
+    store.topics.delete("f")
+    columns = pa.schema([*PLAIN, ("far", pa.float64())])
+    store.topics.create("f", schema=columns, defaults={"far": infinite})
+    send(store, 1)
+    ids(catalog)
+    store.topics.alter(
+        "f", schema=columns.append(pa.field("gate", pa.int8())), defaults={"gate": 7}
+    )
+    shown = {one["name"]: one for one in metadata(catalog)["schemas"][-1]["fields"]}
+    assert shown["gate"]["initial-default"] == 7
+    assert "initial-default" not in shown["far"]
+    [row] = catalog.read("f", ["far", "gate"]).to_pylist()
+    assert repr(row) == repr({"far": infinite, "gate": 7})
 
 
 def test_servers_agree_on_what_was_shown(

@@ -64,8 +64,15 @@ def shows_as_it_is(schema: TopicSchema | None, version: int, *, by_name: bool) -
     layout = file_layout(schema, version)
     if layout is None or (by_name and not layout.is_plain):
         return False
-    pairs = zip(schema.columns, layout.columns, strict=True)
-    return all(there is not None or default_of(field) is None for field, there in pairs)
+    return not defaults_lacked(schema, version)
+
+
+def defaults_lacked(schema: TopicSchema, version: int) -> set[str]:
+    """The columns with a default that files of the schema with this number do not have."""
+    layout = file_layout(schema, version)
+    there = [None] * len(schema.columns) if layout is None else layout.columns
+    pairs = zip(schema.columns, there, strict=True)
+    return {field.name for field, one in pairs if one is None and default_of(field) is not None}
 
 
 def names_in_file(file: pa.Schema, columns: pa.Schema) -> dict[str, str]:

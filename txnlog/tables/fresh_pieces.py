@@ -27,8 +27,7 @@ from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.schema import OFFSET
 from txnlog.segments.number_arrays import arrow_of
-from txnlog.segments.schema_columns import default_of
-from txnlog.tables.columns import time_column
+from txnlog.tables.columns import defaults_lacked, time_column
 from txnlog.tables.day_folder import (
     BESIDE,
     BOUNDED,
@@ -278,14 +277,7 @@ class FreshManifests:
     def _defaults_beyond(self, version: int) -> frozenset[str]:
         """The columns with a default that files of the schema with this number lack."""
         schema = self._topic.schema
-        if schema is None:
-            return frozenset()
-        layout = file_layout(schema, version)
-        assert layout is not None
-        pairs = zip(schema.columns, layout.columns, strict=True)
-        return frozenset(
-            field.name for field, there in pairs if there is None and default_of(field) is not None
-        )
+        return frozenset() if schema is None else frozenset(defaults_lacked(schema, version))
 
     def _listed_file(self, part: SegmentRange, file: TableFile, offset: int) -> ListedFile:
         """``offset`` is that of its first row, or one that is before it in its partition alone."""

@@ -25,7 +25,7 @@ from txnlog import names
 from txnlog.config import DAY_MS, TopicConfig
 from txnlog.errors import ConcurrentTransactions
 from txnlog.log.open_logs import Logs
-from txnlog.tables.columns import shows_as_it_is
+from txnlog.tables.columns import defaults_lacked
 from txnlog.tables.day_folder import DayFolder
 from txnlog.tables.fresh_pieces import FreshManifests, KnownFiles
 from txnlog.tables.iceberg_columns import default_as_json, iceberg_schema
@@ -271,21 +271,24 @@ def _sums(manifests: list[ListedManifest], content: int) -> tuple[int, int]:
     return sum(one.file_count for one in some), sum(one.row_count for one in some)
 
 
-def _needs_defaults(topic: PinnedTopic) -> bool:
-    """Whether older files lack a column whose default they then have: Iceberg's format 3."""
+def _defaults_lacked(topic: PinnedTopic) -> set[str]:
+    """The columns whose default older files lack, and then have: in Iceberg's format 3.
+
+    No others: for what no file lacks metadata need not say it, and of an infinite one it cannot.
+    """
     schema = topic.schema
     if schema is None:
-        return False
-    older = range(schema.version)
-    return not all(shows_as_it_is(schema, version, by_name=False) for version in older)
+        return set()
+    return set().union(*(defaults_lacked(schema, older) for older in range(schema.version)))
 
 
 def _fields(topic: PinnedTopic, schema: Schema) -> dict[str, Any]:
     """The columns as metadata has them, with the defaults that older files lack."""
     fields: dict[str, Any] = schema.model_dump(mode="json")
-    if topic.schema is not None and _needs_defaults(topic):
+    lacked = _defaults_lacked(topic)
+    if topic.schema is not None:
         for field in topic.schema.columns:
-            default = default_as_json(field)
+            default = default_as_json(field) if field.name in lacked else None
             for shown in fields["fields"]:
                 if default is not None and shown["name"] == field.name:
                     shown["initial-default"] = shown["write-default"] = default
