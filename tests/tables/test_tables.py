@@ -380,6 +380,19 @@ def test_a_column_that_is_called_as_the_path_to_another(
         IcebergPublished(store, tmp_path, "g").publish()
 
 
+@pytest.mark.parametrize("days", [999_999_999, 1_000_000_000, 2**31 - 1, -(2**31)])
+def test_a_date_that_no_calendar_has(tmp_path: Path, clock: VirtualClock, days: int) -> None:
+    """It is a bound in Iceberg, and none in Delta."""
+    store = attach(LocalStorage(str(tmp_path / "s")), create=True, clock=clock)
+    store.topics.create("f", schema=pa.schema([("d", pa.date32())]))
+    send(store, pa.table({"d": pa.array([days, 0], pa.int32()).view(pa.date32())}))
+    tables: list[Published] = [DeltaPublished(store, tmp_path), IcebergPublished(store, tmp_path)]
+    for table in tables:
+        table.publish()
+        found = table.read(["d"])["d"].combine_chunks().view(pa.int32())
+        assert sorted(found.to_pylist()) == sorted([days, 0])
+
+
 def test_files_are_left_out(store: Store, tmp_path: Path) -> None:
     """A filter on a column, by both libraries; rows with NaN are found by a filter for large."""
     for turn in range(3):
@@ -731,6 +744,14 @@ def test_table_and_store_lie_apart(store: Store, tmp_path: Path) -> None:
     memory.topics.create("f", schema=SCHEMA)
     with pytest.raises(InvalidOption, match="cannot read the files of memory"):
         memory.tables.publish_delta("f", str(tmp_path / "t"))
+
+
+@pytest.mark.parametrize("name", ["flights", "", ".", "a..b", ".b", "a.", "a. ", 7, None])
+def test_a_name_that_is_of_no_table(store: Store, tmp_path: Path, name: Any) -> None:
+    catalog = IcebergPublished(store, tmp_path).catalog
+    with pytest.raises(InvalidOption, match=r"give it as NAMESPACE\.TABLE"):
+        store.tables.publish_iceberg("f", catalog, name)
+    assert catalog.list_namespaces() == []
 
 
 @pytest.mark.parametrize("name", ["_tombstone", "_Tombstone"])

@@ -479,21 +479,21 @@ def _finite(number: Bound | None) -> Bound | None:
 
 
 def _date(days: Bound | None) -> str | None:
-    return None if days is None else _format(timedelta(days=int(days)), "%Y-%m-%d")
+    return None if days is None else _format("%Y-%m-%d", days=int(days))
 
 
 def _time(micros: Bound | None, up: int, zone: str) -> str | None:
     if micros is None:
         return None
     millis = (int(micros) + up) // 1000
-    text = _format(timedelta(milliseconds=millis), "%Y-%m-%dT%H:%M:%S.%f")
+    text = _format("%Y-%m-%dT%H:%M:%S.%f", milliseconds=millis)
     return None if text is None else f"{text[:-3]}{zone}"
 
 
-def _format(since: timedelta, form: str) -> str | None:
+def _format(form: str, **since: int) -> str | None:
     """A time since 1970; None if it is outside of what others can parse."""
     try:
-        at = _EPOCH + since
+        at = _EPOCH + timedelta(**since)
     except OverflowError:
         return None
     return at.strftime(form) if at.year >= 1000 else None

@@ -105,7 +105,7 @@ def publish_iceberg(
     logs: Logs,
     topic: str,
     catalog: object,
-    name: str,
+    name: object,
     location: str | None,
     *,
     dry_run: bool = False,
@@ -118,6 +118,11 @@ def publish_iceberg(
         kind = type(catalog).__name__
         raise InvalidOption(
             f"the catalog must be one of pyiceberg.catalog.load_catalog, not {kind}"
+        )
+    if not isinstance(name, str) or "." not in name or not all(map(str.strip, name.split("."))):
+        raise InvalidOption(
+            f"{name!r:.100} names no table of a catalog: give it as NAMESPACE.TABLE, such as "
+            "sales.flights"
         )
     iceberg_url(logs.storage)  # before a namespace is made
     secrets = secrets_of(catalog.properties)
