@@ -164,6 +164,17 @@ def test_views_are_of_topics_with_a_key(store: Store, catalog: Served) -> None:
     assert catalog.ask("/v1/namespaces/topics/tables/f_latest").status == 404
 
 
+@pytest.mark.parametrize("length", [242, 243, 249])
+def test_a_view_may_have_a_name_that_no_topic_can_have(
+    store: Store, catalog: Served, length: int
+) -> None:
+    topic = "t" * length
+    store.topics.create(topic, schema=SCHEMA, key=["part"], config={"record.format": "parquet"})
+    assert view_of(catalog, topic)["columns"]
+    listed = [one["name"] for one in catalog.ask(VIEWS).json["identifiers"]]
+    assert f"{topic}_latest" in listed
+
+
 def test_offsets_beyond_the_numbers_have_no_view(
     store: Store, catalog: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -232,7 +232,7 @@ class _Catalog:
     def _is_table(self, topic: str) -> bool:
         try:
             config = self._store.logs.topic_spec(topic).config
-        except UnknownTopicOrPartition:
+        except (InvalidTopic, UnknownTopicOrPartition):  # with _latest a name may be too long
             return False
         except (CorruptEntry, UnsupportedVersion):  # of what is listed it alone cannot be loaded
             return True
