@@ -202,7 +202,9 @@ class Guard:
         access = self._access
         if not access.is_called(request.headers.get("host", "")):
             return PlainTextResponse(
-                "This address is not one that the console was started for.\n", 421
+                "This address is not one that the console was started for: "
+                "--public-host says what a proxy before it is called.\n",
+                421,
             )
         if request.method not in _SAFE and not _comes_from_here(
             request.headers, access.public_hosts
