@@ -150,7 +150,7 @@ def test_hazard_1_a_group_passes_what_is_not_durable(monkeypatch: Patch) -> None
         patch.setattr(StateLog, "confirm_read", lambda _: None)
         builds_on_anything(patch)
 
-    check_caught(monkeypatch, mutate, BROKEN, "offsets", "lost", first=103, turns=30)
+    check_caught(monkeypatch, mutate, BROKEN, "offsets", "lost", "torn", first=280, turns=30)
 
 
 @pytest.mark.more

@@ -151,8 +151,8 @@ def test_a_remover_that_deletes_marks_of_the_next_life(monkeypatch: Patch) -> No
 
     stalls = [
         Case("object store", "expire ids", "work anew", at, third="revive", third_at=third_at)
-        for at in (3, 7)  # what it found is dead; and before the copy of that is put
-        for third_at in (14, 15, 16)  # one of them is its decision
+        for at in (4, 8)  # what it found is dead; and before the copy of that is put
+        for third_at in (16, 17, 18)  # one of them is its decision
     ]
     check_found(monkeypatch, mutate, stalls, "lost")
 
