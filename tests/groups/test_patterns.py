@@ -292,10 +292,10 @@ def test_names_of_deleted_topics_are_looked_at_less_and_less_often(
     assert look(looks) == []
     if looks == 40:
         counting.take()
-        assert look(16) == []
-        assert counting.take()["list"] == 16 + 5
+        assert look(4) == []
+        assert counting.take()["list"] == 4 + 5
     add(group, "logs-3", values="n")
-    assert look(min(looks, 16) + 1) == [("logs-3", b"n")]
+    assert look(min(looks, 4) + 1) == [("logs-3", b"n")]
 
 
 def test_kafkas_internal_topics_are_left_out(group: Group) -> None:

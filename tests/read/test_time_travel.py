@@ -535,6 +535,28 @@ def test_a_cut_that_falls_far_back_tears_nothing(heap: HeapStorage, clock: Virtu
         assert snapshot.is_atomic
 
 
+def test_a_topic_whose_own_time_is_ahead_is_cut_all_the_same(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Clocks were once a month ahead, and are right since; one transaction is open."""
+    store.topics.create("other")
+    ahead = elsewhere(store.storage, clock, ahead_ms=30 * 86_400_000)
+    for _ in range(12):
+        append(ahead, b"ahead", topic="other")
+    for _ in range(40):
+        clock.sleep(3_600)
+        append(store, b"right", topic="other")
+        append(store, b"right")
+    holding, both = begin(store, "holding"), begin(store, "both")
+    for producer, topics in ((holding, ["other"]), (both, ["t", "other"])):
+        for topic in topics:
+            producer.send(topic, b"x")
+        producer.flush()
+    both.commit_transaction()
+    assert store.snapshot(["t", "other"]).consistency == "atomic"
+    holding.abort_transaction()
+
+
 def test_clocks_that_are_wrong_tear_nothing(store: Store, clock: VirtualClock) -> None:
     """One writer's clock is a day ahead: what it wrote last may be missing, nothing by half."""
     append(store, b"before", topic="u", partition=0)

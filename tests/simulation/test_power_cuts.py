@@ -20,7 +20,7 @@ from tests.support.simulation.copy_job import (
 )
 from tests.support.steps import begin, values
 from txnlog import TopicPartition
-from txnlog.errors import ProducerFenced, StorageError, TxnlogError
+from txnlog.errors import ProducerFenced, StorageError, TopicAlreadyExists, TxnlogError
 from txnlog.producer import Producer
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
@@ -265,6 +265,23 @@ def test_a_process_that_outlives_its_server_leaves_no_hole(
     write(living)
     found = values(attach(heap, clock=VirtualClock(seed=4)))
     assert found == values(living) == [b"mine"] * 4
+
+
+def test_what_is_refused_behind_a_lost_entry_was_not_put() -> None:
+    """The error is that of the log as it is now, not one of an unknown outcome."""
+    heap = HeapStorage()
+    attach(heap, create=True, clock=VirtualClock()).topics.create("t")
+    faulty = FaultyStorage(heap)
+    deleting = attach(faulty, clock=VirtualClock(seed=2))
+    deleting.topics.describe("t")
+    dies_unsynced(faulty, "topics/t/log/")
+    with pytest.raises(ProcessStopped):
+        deleting.topics.delete("t")
+    living = attach(heap, clock=VirtualClock(seed=3))
+    living.logs.topic("t").refresh()  # has read that it is deleted
+    heap.power_cut()
+    with pytest.raises(TopicAlreadyExists):
+        living.topics.create("t", partitions=3)
 
 
 def test_an_init_that_finds_its_own_state_confirms_it() -> None:

@@ -452,6 +452,7 @@ class StateLog(Generic[EntryT, StateT]):
         except ObjectNotFound as error:
             _logger.warning("%s; %s is read again", error, self.log.folder)
             self._drop()
+            self.refresh()  # nothing of ours is in doubt
             return None
         if self._may_be_freed(number, self._listed_at):
             _logger.warning("%s was put, and its name may have been freed", self.log.path(number))

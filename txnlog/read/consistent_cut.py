@@ -109,7 +109,9 @@ def _parts(log: TopicLog, first_entry: int) -> list[Part]:
     with log.lock:
         state = log.state
         entries = log.appends_since(first_entry)
-        before_all_ms = max(state.created_at_ms, entries[0].time_before_ms if entries else -1)
+        # The topic's own time may be ahead of all clocks, after one that was wrong.
+        before_ms = min(entries[0].time_before_ms, log.clock.now_ms()) if entries else -1
+        before_all_ms = max(state.created_at_ms, before_ms)
         times = probable_times(
             np.array([entry.number for entry in entries], np.int64),
             np.array([entry.at_ms for entry in entries], np.int64),

@@ -21,7 +21,7 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 """Kafka's internal topics: they may have been imported, and are read only by name."""
 
 _NEVER_S = float("-inf")
-_LONGEST_REST = 16
+_LONGEST_REST = 4
 """After so many looks at the latest a deleted topic's name is looked at again."""
 
 _logger = logging.getLogger(__name__)
