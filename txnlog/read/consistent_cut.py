@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-
-import numpy as np
+from itertools import accumulate
 
 from txnlog.log.open_logs import SKEW_MS, Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
-from txnlog.read.append_times import probable_times
 from txnlog.read.first_reading import unit_of
 from txnlog.read.topic_view import TopicView
 from txnlog.state.cut import Part, consistent_cut
+from txnlog.state.topic import RecentEntry, TopicState
 from txnlog.state.transaction import TransactionKey
 
 
@@ -109,22 +108,27 @@ def _parts(log: TopicLog, first_entry: int) -> list[Part]:
     with log.lock:
         state = log.state
         entries = log.appends_since(first_entry)
-        # The topic's own time may be ahead of all clocks, after one that was wrong.
-        before_ms = min(entries[0].time_before_ms, log.clock.now_ms()) if entries else -1
-        before_all_ms = max(state.created_at_ms, before_ms)
-        times = probable_times(
-            np.array([entry.number for entry in entries], np.int64),
-            np.array([entry.at_ms for entry in entries], np.int64),
-            before_all_ms,
-        )
         return [
             Part(
                 unit_of(log, entry),
                 {TopicPartition(log.name, p): offset for p, offset in entry.first_offsets.items()},
                 at_ms,
             )
-            for entry, at_ms in zip(entries, times.tolist(), strict=True)
+            for entry, at_ms in zip(entries, _bounded_times(state, entries), strict=True)
         ]
+
+
+def _bounded_times(state: TopicState, entries: Sequence[RecentEntry]) -> list[int]:
+    """When appends were made, by the latest before and the earliest after each.
+
+    Of these and its own the median. Unlike the times of time travel, which one wrong clock must not
+    move, none is later than its own if nothing before it is: what is kept apart is told by these.
+    """
+    times = [entry.at_ms for entry in entries]
+    before_all_ms = max(state.created_at_ms, entries[0].time_before_ms if entries else -1)
+    latest_before = accumulate(times[:-1], max, initial=before_all_ms)
+    earliest_after = [*[*accumulate(reversed(times), min)][-2::-1], *times[-1:]]
+    return [sorted(three)[1] for three in zip(latest_before, times, earliest_after, strict=False)]
 
 
 def is_kept_apart(logs: Logs, opened: Sequence[TopicLog], at_ms: Iterable[int]) -> bool:
