@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +36,14 @@ def interrupt(times: int) -> None:
 
 def leave() -> None:
     raise BrokenPipeError
+
+
+@pytest.fixture(autouse=True)
+def _takes_interrupts() -> Iterator[None]:
+    """Though the tests run in the background, where a shell lets SIGINT be ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
