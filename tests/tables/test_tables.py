@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import math
 import shutil
@@ -691,6 +692,51 @@ def test_an_iceberg_table_that_others_have_partitioned(store: Store, tmp_path: P
     send(store, rows(3, 4))
     table.publish()
     assert check_same(store, table, COLUMNS) == 4
+
+
+@pytest.mark.parametrize("kept", [4, 16])
+def test_iceberg_manifests_do_not_grow_with_each_publication(
+    store: Store, tmp_path: Path, kept: int
+) -> None:
+    """Those without a live file are left out, and others are joined some day.
+
+    pyiceberg takes snapshots away, and no file of the table's or the store's.
+    """
+    config = {"record.format": "auto"}
+    store.topics.create("g", schema=SCHEMA, key=["carrier"], config=config)
+    table = IcebergPublished(store, tmp_path, "g")
+    table.publish()
+    few = {"commit.manifest.min-count-to-merge": "8"}
+    table.catalog.load_table("sales.f").transaction().set_properties(few).commit_transaction()
+    for number in range(16):
+        send(store, rows(number, number + 1), "g")
+        store.topics.delete_records({TopicPartition("g", 0): max(0, number + 1 - kept)})
+        table.publish()
+    opened = table.catalog.load_table("sales.f")
+    current = opened.current_snapshot()
+    assert current is not None
+    assert len(current.manifests(opened.io)) <= 8
+    files = {path for path in tmp_path.rglob("*") if path.suffix != ".db"}
+    late = dt.datetime(3000, 1, 1, tzinfo=dt.UTC)
+    opened.maintenance.expire_snapshots().older_than(late).commit()
+    assert files <= {*tmp_path.rglob("*")}
+    table.publish()
+    there = table.catalog.load_table("sales.f")
+    assert [one.snapshot_id for one in there.snapshots()] == [current.snapshot_id]
+    assert check_same(store, table, COLUMNS, "g") == kept
+
+
+def test_a_catalog_that_drops_properties_gets_no_commit_without_news(
+    store: Store, tmp_path: Path
+) -> None:
+    table = IcebergPublished(store, tmp_path)
+    table.publish()
+    transaction = table.catalog.load_table("sales.f").transaction()
+    dropped = iceberg._PROPERTIES.keys() - {iceberg._RETRIES}
+    transaction.remove_properties(*dropped).commit_transaction()
+    before = table.catalog.load_table("sales.f").metadata_location
+    table.publish()
+    assert table.catalog.load_table("sales.f").metadata_location == before
 
 
 def test_only_parquet_files_can_be_referred_to(store: Store, tmp_path: Path) -> None:

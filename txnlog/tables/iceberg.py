@@ -41,7 +41,7 @@ from pyiceberg.table.update import (
     UpdatesAndRequirements,
     UpdateTableMetadata,
 )
-from pyiceberg.table.update.snapshot import ExpireSnapshots, _OverwriteFiles
+from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import Record
 from pyiceberg.utils.concurrent import ExecutorFactory
 from pyiceberg.utils.config import Config
@@ -53,7 +53,6 @@ from txnlog.storage.failure_messages import secrets_of
 from txnlog.tables.columns import found_by_id, shows_as_it_is, time_column
 from txnlog.tables.failures import Conflict, reported, until_nobody_interferes
 from txnlog.tables.iceberg_columns import FileBounds, iceberg_schema
-from txnlog.tables.iceberg_expiry import Expired
 from txnlog.tables.iceberg_properties import END_OFFSETS, KEEP_FILES, NEXT_ENTRY, TOPIC_ID
 from txnlog.tables.pinned_topic import PinnedTopic, warn_of_lost
 from txnlog.tables.publication import TablePublication
@@ -76,8 +75,6 @@ _PROPERTIES = {
     **KEEP_FILES,
     # A retry would add the same files to another process's commit, and so twice.
     _RETRIES: "0",
-    "write.metadata.delete-after-commit.enabled": "true",
-    "write.metadata.previous-versions-max": "20",
     "commit.manifest-merge.enabled": "true",
 }
 
@@ -211,8 +208,7 @@ class _Publication:
         """Raises Conflict: another process has committed to the table meanwhile."""
         logs, table = self._logs, self._table
         self._check_table(table)
-        properties = table.properties
-        if properties.get(_RETRIES) != "0" or not _PROPERTIES.keys() <= properties.keys():
+        if table.properties.get(_RETRIES) != "0":
             table.transaction().set_properties(_PROPERTIES).commit_transaction()
             self._pin(self._topic.name)  # the table was read again
         topic = self._topic
@@ -225,12 +221,10 @@ class _Publication:
         copies = copy_files(logs, plan.copies, topic.schema, self._columns, self)
         added = [*plan.references, *copies]
         removed = sorted(files.keys() - plan.kept)
-        expired = Expired(table, logs.clock.now_ms() - topic.delay_ms)
-        if added or removed or self._has_other_columns or expired.ids:
+        if added or removed or self._has_other_columns:
             if lost:
                 warn_of_lost(topic, self._name, lost)
-            expired.delete_files()
-            self._commit(added, [files[name] for name in removed], expired.ids)
+            self._commit(added, [files[name] for name in removed])
         return self._result(table, len(added), len(removed), len(copies))
 
     def foretell(self) -> TablePublication:
@@ -297,9 +291,7 @@ class _Publication:
         url = f"{self._table.location().rstrip('/')}/data/{name}"
         return url, pa.PythonFile(Sink(self._table.io.new_output(url).create()), mode="w")
 
-    def _commit(
-        self, added: Sequence[TableFile], removed: Sequence[DataFile], expired: list[int]
-    ) -> None:
+    def _commit(self, added: Sequence[TableFile], removed: Sequence[DataFile]) -> None:
         ends = {END_OFFSETS: json.dumps(self._topic.end_offsets)}
         transaction = self._table.transaction()
         transaction.set_properties({NEXT_ENTRY: str(self._topic.next_entry)})
@@ -315,8 +307,6 @@ class _Publication:
                     producer.append_data_file(self._data_file(file))
                 for gone in removed:
                     producer.delete_data_file(gone)
-        if expired:
-            ExpireSnapshots(transaction).by_ids(expired).commit()
         transaction.commit_transaction()
 
     def _data_file(self, file: TableFile) -> DataFile:

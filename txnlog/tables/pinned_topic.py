@@ -66,11 +66,6 @@ class PinnedTopic:
         return self.view.next_entry
 
     @property
-    def delay_ms(self) -> int:
-        """For how long a version of the table can be read after another one has replaced it."""
-        return TopicConfig.of(self.view.config).file_delete_delay_ms
-
-    @property
     def ranges(self) -> list[SegmentRange]:
         """All visible ranges, by partition and offset: made anew each time."""
         return self.view.ranges(self.view.beginning_offsets, self.view.end_offsets)
