@@ -8,6 +8,7 @@ import math
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,6 +25,8 @@ from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.table import Table
 
 import txnlog
+from tests.kafka import folder_bytes
+from tests.kafka.folder_bytes import batch, marker
 from tests.tables.foreign_deletes import delete_two_rows
 from tests.tables.published import (
     SCHEMA,
@@ -43,6 +46,7 @@ from txnlog.storage import open_storage
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.store import Store, attach
 from txnlog.tables import delta, iceberg
+from txnlog.tables.delta import publish_delta
 from txnlog.tables.failures import reported
 from txnlog.tables.iceberg_columns import iceberg_schema, table_name
 from txnlog.tables.pinned_topic import PinnedTopic
@@ -150,6 +154,54 @@ def test_a_range_without_rows_is_no_file(store: Store, table: Published) -> None
         foretold = store.maintain(dry_run=True, publish=place)
         assert not any(isinstance(one, TablePublication) for one in foretold)
     assert check_same(store, table, COLUMNS) == 1
+
+
+@pytest.fixture
+def read_bytes(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How many bytes were read, by the suffix of files."""
+    counted: Counter[str] = Counter()
+    real = LocalStorage._read
+
+    def read(storage: LocalStorage, name: str, start: int, stop: int | None) -> bytes:
+        data = real(storage, name, start, stop)
+        counted[Path(name).suffix] += len(data)
+        return data
+
+    monkeypatch.setattr(LocalStorage, "_read", read)
+    return counted
+
+
+def test_a_range_is_looked_at_without_its_values(
+    store: Store, tmp_path: Path, read_bytes: Counter[str]
+) -> None:
+    """Whether a trim has left any row is told by offsets, also where a purge made gaps."""
+    raws = np.random.default_rng(7)
+    many = [rows(number, number + 1, raw=raws.bytes(20_000)) for number in range(300)]
+    with store.producer() as producer:
+        producer.send_batch("f", pa.concat_tables(many), partition=0)
+    store.maintenance.purge("f", [{"carrier": "c5"}])
+    store.topics.delete_records({TopicPartition("f", 0): 10})
+    table = DeltaPublished(store, tmp_path)
+    size = sum(path.stat().st_size for path in segments(store))
+    read_bytes.clear()
+    assert publish_delta(store.logs, "f", str(table.folder), None, dry_run=True).copied_files == 1
+    assert read_bytes[".parquet"] < size / 10
+    assert table.publish().copied_files == 1
+    assert check_same(store, table, COLUMNS) == 290
+
+
+@pytest.mark.parametrize("commit", [False, True], ids=["aborted", "committed"])
+def test_a_segment_of_kafkas_is_looked_at_if_it_has_aborted_records(
+    store: Store, tmp_path: Path, read_bytes: Counter[str], *, commit: bool
+) -> None:
+    store.topics.create("k", config={"record.format": "auto"})
+    log = batch(0, b"mine", producer=7) + marker(1, 7, commit=commit)
+    store.kafka.import_topic("k", [folder_bytes.folder(tmp_path / "k", {0: log})])
+    read_bytes.clear()
+    foretold = publish_delta(store.logs, "k", str(tmp_path / "t"), None, dry_run=True)
+    assert foretold.copied_files == int(commit)
+    assert bool(read_bytes[".log"]) is not commit
+    assert store.tables.publish_delta("k", str(tmp_path / "t")).copied_files == int(commit)
 
 
 def test_compaction_is_an_upsert(tmp_path: Path, clock: VirtualClock) -> None:

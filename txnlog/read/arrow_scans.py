@@ -83,8 +83,7 @@ def _local_path(storage: Storage, part: SegmentRange, columns: ScanColumns) -> s
     The file has all columns, under their present names.
     """
     segment = part.segment
-    covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
-    if not (part.paths.is_parquet and covered and segment.stored.size_bytes > WHOLE_BYTES):
+    if not (part.paths.is_parquet and part.is_whole and segment.stored.size_bytes > WHOLE_BYTES):
         return None
     assert columns.topic_schema is not None
     layout = file_layout(columns.topic_schema, schema_version(segment.stored.name))

@@ -137,9 +137,7 @@ class _Files:
 
     def has(self, part: SegmentRange) -> bool:
         """Whether the range is all of a Parquet file, whose names of the columns are known."""
-        segment = part.segment
-        covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
-        if not (part.paths.is_parquet and covered):
+        if not (part.paths.is_parquet and part.is_whole):
             return False
         return self._schema is None or file_layout(self._schema, _version(part)) is not None
 

@@ -136,13 +136,18 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
         return self.stop_offset - self.start_offset
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it is all of its segment."""
+        segment = self.segment
+        return (segment.base_offset, segment.end_offset) == (self.start_offset, self.stop_offset)
+
+    @property
     def exact_count(self) -> int | None:
         """How many records it holds; None if it must be read to find out."""
-        segment = self.segment
-        covered = (segment.base_offset, segment.end_offset) == (self.start_offset, self.stop_offset)
-        if covered and segment.stored.kafka is None:
-            return segment.stored.record_count
-        return self.record_count if segment.stored.is_dense else None
+        stored = self.segment.stored
+        if self.is_whole and stored.kafka is None:
+            return stored.record_count
+        return self.record_count if stored.is_dense else None
 
     @property
     def size_bytes(self) -> int:
@@ -327,9 +332,7 @@ def _open(storage: Storage, part: SegmentRange) -> _Opened:
 
 def _is_whole(part: SegmentRange) -> bool:
     """Whether all of the segment's bytes are needed: control batches, say, end no range."""
-    segment = part.segment
-    covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
-    return covered and segment.stored.kafka is None
+    return part.is_whole and part.segment.stored.kafka is None
 
 
 def _later_chunks(part: SegmentRange) -> list[range]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -22,10 +23,10 @@ from pyarrow import parquet, types
 from txnlog.errors import InvalidOption, ObjectNotFound, SnapshotExpired
 from txnlog.log.open_logs import Logs
 from txnlog.names import PARQUET_ENDING, schema_version
-from txnlog.read.scanned_ranges import read_ranges
+from txnlog.read.scanned_ranges import read_each, read_ranges
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange
-from txnlog.schema import TopicSchema
+from txnlog.schema import OFFSET, TopicSchema
 from txnlog.segments.parquet.footer import read_footer
 from txnlog.segments.records import joined_batches
 from txnlog.state.segment import Segment
@@ -234,21 +235,26 @@ def plan_files(
                 plan.copies.append(part)
             else:
                 plan.references.append(described)
-    scanned = ScanColumns(tuple(columns.names), schema)
-    plan.copies = [
-        part
-        for part in plan.copies
-        # What is left of a segment behind a trim may be a gap.
-        if part.segment.stored.is_dense or next(_rows_of(storage, part, scanned), None) is not None
-    ]
+    plan.copies = [part for part in plan.copies if _has_rows(storage, part, schema)]
     return plan
+
+
+def _has_rows(storage: Storage, part: SegmentRange, schema: TopicSchema | None) -> bool:
+    """Whether a range is no gap, as what a trim has left of a segment may be: seldom it must look.
+
+    Raises CorruptRecord, StorageError.
+    """
+    stored = part.segment.stored
+    if stored.is_dense or (part.is_whole and not stored.has_aborted):
+        return stored.record_count > 0
+    offsets = ScanColumns((OFFSET if schema else "offset",), schema)
+    with closing(read_each(storage, [part], offsets, by_page=True)) as reads:
+        return any(batch.num_rows for _, batches in reads for batch in batches)
 
 
 def _is_file(part: SegmentRange) -> bool:
     """Whether the range is the whole of the segment's own Parquet file."""
-    segment = part.segment
-    covered = (segment.base_offset, segment.end_offset) == (part.start_offset, part.stop_offset)
-    return part.has_own_file and covered
+    return part.has_own_file and part.is_whole
 
 
 def describe_file(
@@ -360,8 +366,8 @@ def copy_files(
     ending = f"{'' if time_column(columns, schema) else _UNTIMED}{PARQUET_ENDING}"
     files = []
     for part in parts:
-        batches = _rows_of(logs.storage, part, scanned)
-        first = next(batches, None)
+        batches = read_ranges(logs.storage, [part], scanned)
+        first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             continue
         name = f"{key_of(part)}-{version}.{logs.clock.token()}{ending}"
@@ -371,13 +377,6 @@ def copy_files(
             size_bytes = sink.tell()
         files.append(_table_file(url, part.partition, size_bytes, metadata, columns))
     return files
-
-
-def _rows_of(
-    storage: Storage, part: SegmentRange, scanned: ScanColumns
-) -> Iterator[pa.RecordBatch]:
-    """Its rows, in batches that are not empty."""
-    return (batch for batch in read_ranges(storage, [part], scanned) if batch.num_rows)
 
 
 def _write_rows(
