@@ -8,7 +8,8 @@ import logging
 import re
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +18,8 @@ from txnlog.ui.render import show_time, write_out
 MOST_REMEMBERED: Final = 200
 MOST_CHARS: Final = 32_000
 """Of a field."""
+_PATIENCE_S: Final = 30.0
+"""So long a form waits for the same one, which was sent before."""
 
 _logger = logging.getLogger(__name__)
 
@@ -85,26 +88,45 @@ def moment_of(seal: str) -> str | None:
     return found[1] if found else None
 
 
+class StillUnderWay(Exception):
+    """What was confirmed is being done, and has taken long already."""
+
+
 class Confirmed:
-    """The newest plans that were confirmed: what is sent again, as by a second click, was done."""
+    """The newest forms by which a plan was confirmed, by any name that no other one has.
+
+    What is sent again, as by a second click, was done.
+    """
 
     def __init__(self) -> None:
-        self._seals: OrderedDict[str, None] = OrderedDict()
-        self._lock = threading.Lock()
+        self._done: OrderedDict[str, None] = OrderedDict()
+        self._under_way: set[str] = set()
+        self._ended = threading.Condition()
 
-    def add(self, seal: str) -> bool:
-        """Whether it was not there."""
-        with self._lock:
-            is_new = seal not in self._seals
-            self._seals[seal] = None
-            if len(self._seals) > MOST_REMEMBERED:
-                self._seals.popitem(last=False)
-        return is_new
+    @contextmanager
+    def alone(self, form: str) -> Generator[bool]:
+        """Whether it was done already; whoever sends it meanwhile waits for what comes of it.
 
-    def discard(self, seal: str) -> None:
-        """It has failed, and may be sent again."""
-        with self._lock:
-            self._seals.pop(seal, None)
+        Raises StillUnderWay.
+        """
+        with self._ended:
+            if not self._ended.wait_for(lambda: form not in self._under_way, _PATIENCE_S):
+                raise StillUnderWay
+            self._under_way.add(form)
+            was_done = form in self._done
+        try:
+            yield was_done
+        finally:
+            with self._ended:
+                self._under_way.discard(form)
+                self._ended.notify_all()
+
+    def add(self, form: str) -> None:
+        """It is done now."""
+        with self._ended:
+            self._done[form] = None
+            if len(self._done) > MOST_REMEMBERED:
+                self._done.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from txnlog.errors import (
 )
 from txnlog.inspect.descriptions import OffsetReset, TopicDescription
 from txnlog.names import TopicPartition
-from txnlog.schema import HEADERS, PARTITION, TIMESTAMP, TopicSchema
+from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
 from txnlog.state.transaction import Status
 from txnlog.store import Store
 from txnlog.ui.changes import ChangePlan, WrongField
@@ -174,6 +174,7 @@ def plan_record(store: Store, topic: str, typed: Typed) -> ChangePlan:
         headers.append((name, content.encode(errors="surrogateescape")))
     key = typed["key"].encode(errors="surrogateescape") or None
     value = None if typed["kind"] == "null" else _value(typed, topic, described.schema)
+    is_tombstone = value is None or (isinstance(value, dict) and value.get(DELETED) is True)
     if described.schema is not None and key is not None:
         raise WrongField("key", "the topic has columns: leave it out")
 
@@ -189,7 +190,7 @@ def plan_record(store: Store, topic: str, typed: Typed) -> ChangePlan:
         where = "any partition"
     size = (
         "null, which deletes its key"
-        if value is None
+        if is_tombstone
         else show_size(len(typed["value"].encode(errors="replace")))
     )
     says = [f"One record is written to {topic}, into {where}. Its value: {size}."]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import threading
 from decimal import Decimal
 from html import unescape
 from unittest.mock import patch
@@ -28,6 +29,7 @@ from txnlog.clock import SystemClock
 from txnlog.display import parse_setting, show_setting
 from txnlog.errors import StorageError
 from txnlog.store import Store
+from txnlog.ui import changes
 from txnlog.ui.access import Access, loopback_hosts
 from txnlog.ui.changes import MOST_REMEMBERED, Confirmed
 from txnlog.ui.console import Console
@@ -170,28 +172,88 @@ def test_a_record_with_columns_is_written_as_json(
     assert [*wrong_of(send(console, browser, path, **typed))] == ["value"]
     assert store.scan("flights").count() == {0: 1}
 
+    for value in ('{"_deleted": true, "carrier": "AA"}', '{"key": "AA", "value": null}'):
+        page = send(console, browser, path, kind="text", value=value)
+        assert "Its value: null, which deletes its key." in page
 
+
+@pytest.mark.parametrize("path", FORMS)
 def test_a_confirmed_change_is_made_once(
-    console: Console, browser: TestClient, paid: Store, lines: list[str]
+    console: Console, browser: TestClient, paid: Store, lines: list[str], path: str
 ) -> None:
     """However often it is sent: by a second click, or by a proxy that tries again."""
+    typed = FORMS[path]
+    seal = seal_of(send(console, browser, path, **typed))
+    done = send(console, browser, path, **typed, seen=seal)
+    assert done.startswith("/")
+    for _ in range(2):
+        assert send(console, browser, path, **typed, seen=seal) == done
+    assert len(lines) == 1
+    changed = {name: f"{text} " for name, text in typed.items() if name != "kind"}
+    assert "<main" in send(console, browser, path, **typed | changed, seen=seal)
+
+
+@pytest.mark.parametrize("error", [StorageError, RuntimeError])
+def test_a_change_that_has_failed_is_not_done(
+    console: Console, browser: TestClient, paid: Store, error: type[Exception]
+) -> None:
     path, typed = "/topics/paid/produce", FORMS["/topics/paid/produce"] | {"partition": "1"}
     before = paid.scan("paid").count()[1]
-    seal = seal_of(send(console, browser, path, **typed))
-    with patch("txnlog.producer.Producer.send", side_effect=StorageError("no room")):
-        assert "no room" in send(console, browser, path, **typed, seen=seal)
-    for _ in range(3):
-        assert send(console, browser, path, **typed, seen=seal) == "/topics/paid/records"
+    typed |= {"seen": seal_of(send(console, browser, path, **typed))}
+    form = typed | {"form_token": console.access.form_token}
+    for _ in range(2):
+        with patch("txnlog.producer.Producer.send", side_effect=error("no room")):
+            answer = browser.post(path, data=form, headers=ORIGIN)
+        assert answer.status_code in (400, 500)
+        assert "no room" in answer.text
+    assert send(console, browser, path, **typed) == "/topics/paid/records"
     assert paid.scan("paid").count()[1] == before + 1
-    assert len(lines) == 2
+
+
+def test_a_change_that_is_still_being_made_is_not_done(
+    console: Console, browser: TestClient, paid: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sends it again waits for what comes of it, but not for ever."""
+    monkeypatch.setattr(changes, "_PATIENCE_S", 0.0)
+    path, typed = "/topics/paid/produce", FORMS["/topics/paid/produce"]
+    seal = seal_of(send(console, browser, path, **typed))
+    second: list[dict[str, str]] = []
+
+    def slow(*_args: object, **_more: object) -> None:
+        second.append(wrong_of(send(console, browser, path, **typed, seen=seal)))
+        raise StorageError("no room")
+
+    with patch("txnlog.producer.Producer.send", slow):
+        assert "no room" in send(console, browser, path, **typed, seen=seal)
+    assert second == [{"value": "it is still being done: look before you send it again"}]
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["failed", "done"])
+def test_the_same_form_waits_for_what_comes_of_the_first(*, done: bool) -> None:
+    confirmed, began, found = Confirmed(), threading.Event(), []
+
+    def again() -> None:
+        began.set()
+        with confirmed.alone("a") as was_done:
+            found.append(was_done)
+
+    with confirmed.alone("a") as was_done, confirmed.alone("b"):
+        assert not was_done
+        second = threading.Thread(target=again)
+        second.start()
+        assert began.wait(LONG_S)
+        if done:
+            confirmed.add("a")
+    second.join(LONG_S)
+    assert found == [done]
 
 
 def test_few_confirmed_changes_are_remembered() -> None:
     confirmed = Confirmed()
     for number in range(MOST_REMEMBERED + 1):
-        assert confirmed.add(str(number))
-    assert not confirmed.add("1")
-    assert confirmed.add("0")
+        confirmed.add(str(number))
+    with confirmed.alone("1") as newer, confirmed.alone("0") as oldest:
+        assert (newer, oldest) == (True, False)
 
 
 COLUMNS = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +15,15 @@ from txnlog.errors import TxnlogError
 from txnlog.store import Store
 from txnlog.ui import plans
 from txnlog.ui.access import same_secret
-from txnlog.ui.changes import MOST_CHARS, ChangePlan, Form, FormField, WrongField, moment_of
+from txnlog.ui.changes import (
+    MOST_CHARS,
+    ChangePlan,
+    Form,
+    FormField,
+    StillUnderWay,
+    WrongField,
+    moment_of,
+)
 from txnlog.ui.console import Console, named_in
 from txnlog.ui.render import address_of
 
@@ -142,39 +152,64 @@ def show_form(kind: str) -> Callable[[Console, Request], Response]:
 def answer_form(kind: str) -> Callable[[Console, Request, dict[str, str]], Response]:
     """What a form leads to: what is wrong, what it would do, or that it is done.
 
-    It is done if the form says that this very plan was seen.
+    It is done if the form says that this very plan was seen, and once: asked before it is planned
+    again, since what is done may leave nothing to plan.
     """
 
     def answer(console: Console, request: Request, sent: dict[str, str]) -> Response:
         store, name, seen = console.store, _name_of(request), sent.get("seen", "")
-        now = str(store.logs.clock.now_ms())
         shown = moment_of(seen)
-        form = _planned(store, kind, name, sent, shown or now)
-        if form.plan is None or not same_secret(seen, form.seal):
-            if shown is not None:
-                form = _planned(store, kind, name, sent, now)
+        if shown is None:
+            form = _planned(store, kind, name, sent, str(store.logs.clock.now_ms()))
             return _page(console, request, kind, form, was_seen=bool(seen))
-        done = RedirectResponse(_done(kind, name or form.typed["topic"].strip()), status_code=303)
-        if not console.confirmed.add(seen):
-            return done
+        known = json.dumps([kind, name, sorted(sent.items())])
+        confirmed = hashlib.sha256(known.encode()).hexdigest()
         try:
-            console.log_change(request, form.plan.apply())
-        except TxnlogError as error:
-            console.confirmed.discard(seen)
-            what = f"{KINDS[kind].title}{KINDS[kind].of}{name or form.typed['topic'].strip()}"
-            console.log_change(request, f"{what} failed: {error}")
-            form.plan = None
-            form.errors[KINDS[kind].blamed] = str(error)
+            with console.confirmed.alone(confirmed) as was_done:
+                refused = None if was_done else _refused(console, request, kind, sent, shown)
+                if refused is not None:
+                    return refused
+                console.confirmed.add(confirmed)
+        except StillUnderWay:
+            form = _form_of(kind, sent, shown)
+            form.errors[KINDS[kind].blamed] = (
+                "it is still being done: look before you send it again"
+            )
             return _page(console, request, kind, form)
-        return done
+        where = _done(kind, name or sent.get("topic", "").strip())
+        return RedirectResponse(where, status_code=303)
 
     return answer
 
 
+def _refused(
+    console: Console, request: Request, kind: str, sent: Mapping[str, str], shown: str
+) -> Response | None:
+    """Do what a form confirms; a page if it was not this plan, or has failed."""
+    store, name = console.store, _name_of(request)
+    form = _planned(store, kind, name, sent, shown)
+    if form.plan is None or not same_secret(sent["seen"], form.seal):
+        form = _planned(store, kind, name, sent, str(store.logs.clock.now_ms()))
+        return _page(console, request, kind, form, was_seen=True)
+    try:
+        console.log_change(request, form.plan.apply())
+    except TxnlogError as error:
+        what = f"{KINDS[kind].title}{KINDS[kind].of}{name or form.typed['topic'].strip()}"
+        console.log_change(request, f"{what} failed: {error}")
+        form.plan = None
+        form.errors[KINDS[kind].blamed] = str(error)
+        return _page(console, request, kind, form)
+    return None
+
+
+def _form_of(kind: str, sent: Mapping[str, str], now: str) -> Form:
+    names = [*(field.name for field in KINDS[kind].fields), "zone"]
+    return Form({name: sent.get(name, "") for name in names} | {"now": now})
+
+
 def _planned(store: Store, kind: str, name: str, sent: Mapping[str, str], now: str) -> Form:
     """The form as it was sent, with what is wrong with it or what it would do; ``now`` in ms."""
-    names = [*(field.name for field in KINDS[kind].fields), "zone"]
-    form = Form({name: sent.get(name, "") for name in names} | {"now": now})
+    form = _form_of(kind, sent, now)
     _check(kind, form)
     if not form.errors:
         try:
