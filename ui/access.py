@@ -110,7 +110,9 @@ class Access:
 
     def is_called(self, host: str) -> bool:
         """Whether that, of a request's ``Host``, is us."""
-        is_named = host.lower() in self.hosts | self.public_hosts
+        # Proxies differ in the port that they pass on; no other site can have such a name.
+        is_public = _bare(host) in map(_bare, self.public_hosts)
+        is_named = is_public or host.lower() in self.hosts
         return is_named or (self.password is not None and _is_address(host))
 
     def knows(self, request: Request) -> bool:
@@ -139,7 +141,12 @@ class Access:
         # Two slashes begin the name of a host, also where a browser has decoded them.
         response = RedirectResponse("/" + where.lstrip("/"), status_code=303)
         response.set_cookie(
-            cookie_name(request), self.session, httponly=True, samesite="strict", path="/"
+            cookie_name(request),
+            self.session,
+            httponly=True,
+            samesite="strict",
+            path="/",
+            secure=request.headers.get("origin", "").startswith("https://"),
         )
         return response
 
@@ -171,6 +178,11 @@ def public_host(name: str) -> str:
             "console.example.com, with :PORT if that is not 443"
         )
     return host
+
+
+def _bare(host: str) -> str:
+    """A name without its port."""
+    return re.sub(":[0-9]{1,5}$", "", host.lower())
 
 
 class Guard:

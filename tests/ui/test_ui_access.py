@@ -60,6 +60,13 @@ def test_other_names_of_this_machine_are_refused(browser: TestClient, host: str)
         ("10.0.0.5:8443", "https://10.0.0.5:8443", 303),
         ("console.example.com", "https://console.example.com", 303),
         ("Console.Example.com", "https://console.example.com", 303),
+        ("console.example.com", "http://console.example.com", 303),
+        ("console.example.com:443", "https://console.example.com", 303),
+        ("console.example.com:80", "https://console.example.com", 303),
+        ("other.example.com", "https://other.example.com:8443", 303),
+        ("other.example.com:8443", "https://other.example.com:8443", 303),
+        ("other.example.com", "https://other.example.com:8444", 403),
+        ("console.example.com:443:443", "https://console.example.com", 421),
         (f"127.0.0.1:{PORT}", "https://console.example.com", 303),
         (f"127.0.0.1:{PORT}", "https://console.example.com.evil.example", 403),
         (f"127.0.0.1:{PORT}", "https://console.example.com:444", 403),
@@ -71,16 +78,22 @@ def test_other_names_of_this_machine_are_refused(browser: TestClient, host: str)
     ],
 )
 def test_a_proxy_with_tls(store: Store, host: str, origin: str, status: int) -> None:
-    """Whether it passes on the name that browsers use, or gives its own for us."""
-    public = frozenset({public_host("Console.example.com:443")})
+    """Whether it passes on the name that browsers use, with a port or not, or gives its own for us.
+
+    The cookie goes where the password went: not over the network in the clear.
+    """
+    names = ("Console.example.com:443", "other.example.com:8443")
+    public = frozenset(map(public_host, names))
     access = Access(loopback_hosts(PORT), "s3cret", public_hosts=public)
     console = make_console(store, access)
-    browser = TestClient(make_app(console), base_url=f"http://{host}", follow_redirects=False)
-    with browser:
-        done = browser.post("/login", data={"password": "s3cret"}, headers={"origin": origin})
+    with TestClient(make_app(console), base_url=ADDRESS, follow_redirects=False) as browser:
+        headers = {"host": host, "origin": origin}
+        done = browser.post("/login", data={"password": "s3cret"}, headers=headers)
         assert done.status_code == status
         if status == 303:
-            assert browser.get("/").status_code == 200
+            cookie, *attributes = done.headers["set-cookie"].split("; ")
+            assert ("Secure" in attributes) == origin.startswith("https:")
+            assert browser.get("/", headers={"host": host, "cookie": cookie}).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["", "https://a", "a/b", "a b", "a:b", "a:123456"])
