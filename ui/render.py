@@ -210,7 +210,8 @@ def _lay_out(text: str, room: int) -> str:
         else:
             gap = " " if before == ":" else ""
         depth += token in ("[", "{")
-        shown = json.dumps(json.loads(token), ensure_ascii=False) if token[0] == '"' else token
+        # Without a backslash a string is shown as it is written.
+        shown = json.dumps(json.loads(token), ensure_ascii=False) if "\\" in token else token
         pieces += gap, shown
         room -= len(gap) + len(shown)
         if room < 0:

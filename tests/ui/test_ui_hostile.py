@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from unittest.mock import patch
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -34,6 +36,16 @@ def test_deep_json_is_not_laid_out_as_indentation_alone() -> None:
     deep = b"[" * 450 + b",".join([b"1"] * 9000) + b"]" * 450
     assert show_content(deep) == deep.decode()
     assert show_content(b'{"a": [1]}') == '{\n  "a": [\n    1\n  ]\n}'
+
+
+def test_of_json_only_what_is_escaped_is_decoded_singly() -> None:
+    """A page may have many cells of very many texts."""
+    words = ["a", "\u202e", "é", "\\"]
+    data = json.dumps(words * 500, ensure_ascii=False).encode()
+    with patch.object(json, "loads", wraps=json.loads) as loads:
+        shown = show_content(data)
+    assert loads.call_count == 1 + 500
+    assert shown == json.dumps(words * 500, ensure_ascii=False, indent=2)
 
 
 def test_of_very_many_headers_some_are_shown(store: Store, browser: TestClient) -> None:
