@@ -46,6 +46,7 @@ from txnlog.storage import open_storage
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.store import Store, attach
 from txnlog.tables import delta, iceberg
+from txnlog.tables.columns import defaults_lacked
 from txnlog.tables.delta import publish_delta
 from txnlog.tables.failures import reported
 from txnlog.tables.iceberg_columns import iceberg_schema, table_name
@@ -789,6 +790,17 @@ def test_a_catalog_that_drops_properties_gets_no_commit_without_news(
     before = table.catalog.load_table("sales.f").metadata_location
     table.publish()
     assert table.catalog.load_table("sales.f").metadata_location == before
+
+
+def test_what_files_lack_is_looked_up_once(store: Store) -> None:
+    """Each answer of a catalog asks for all earlier schemas, which may be many."""
+    more = SCHEMA.append(pa.field("gate", pa.int8()))
+    store.topics.alter("f", schema=more, defaults={"gate": 7})
+    schema = PinnedTopic.of(store.logs, "f").schema
+    assert schema is not None
+    found = [defaults_lacked(schema, schema.version - 1) for _ in range(2)]
+    assert found[0] is found[1]
+    assert found[0] == {"gate"}
 
 
 def test_only_parquet_files_can_be_referred_to(store: Store, tmp_path: Path) -> None:

@@ -67,12 +67,15 @@ def shows_as_it_is(schema: TopicSchema | None, version: int, *, by_name: bool) -
     return not defaults_lacked(schema, version)
 
 
-def defaults_lacked(schema: TopicSchema, version: int) -> set[str]:
+@lru_cache(maxsize=256)
+def defaults_lacked(schema: TopicSchema, version: int) -> frozenset[str]:
     """The columns with a default that files of the schema with this number do not have."""
     layout = file_layout(schema, version)
     there = [None] * len(schema.columns) if layout is None else layout.columns
     pairs = zip(schema.columns, there, strict=True)
-    return {field.name for field, one in pairs if one is None and default_of(field) is not None}
+    return frozenset(
+        field.name for field, one in pairs if one is None and default_of(field) is not None
+    )
 
 
 def names_in_file(file: pa.Schema, columns: pa.Schema) -> dict[str, str]:

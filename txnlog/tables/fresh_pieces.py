@@ -277,7 +277,7 @@ class FreshManifests:
     def _defaults_beyond(self, version: int) -> frozenset[str]:
         """The columns with a default that files of the schema with this number lack."""
         schema = self._topic.schema
-        return frozenset() if schema is None else frozenset(defaults_lacked(schema, version))
+        return frozenset() if schema is None else defaults_lacked(schema, version)
 
     def _listed_file(self, part: SegmentRange, file: TableFile, offset: int) -> ListedFile:
         """``offset`` is that of its first row, or one that is before it in its partition alone."""
