@@ -135,7 +135,7 @@ def test_an_election_that_counts_on_disks_that_are_lost_since_is_caught(
             ),
         )
         with pytest.raises(Violation, match=r"at all in|two histories"):
-            run_seeds(tried_first(50, 1000), ROUGH)
+            run_seeds(tried_first(811, 1000), ROUGH)
 
 
 def test_the_model_is_the_one_that_is_meant() -> None:
