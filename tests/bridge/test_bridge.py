@@ -99,7 +99,7 @@ def test_what_is_in_kafka_comes_once(kafka: MockKafka, tmp_path: Path) -> None:
     [
         ({"max.message.bytes": "104857600"}, TOPIC, {"max.message.bytes": str(1 << 26)}),
         ({"max.message.bytes": "67108864"}, TOPIC, {"max.message.bytes": str(1 << 26)}),
-        ({"max.message.bytes": "1000"}, TOPIC, {"max.message.bytes": "1000"}),
+        ({"max.message.bytes": "1000"}, TOPIC, {}),
         ({"max.message.bytes": "2000000"}, BROKER, {"max.message.bytes": "2000000"}),
         ({"max.message.bytes": "1000"}, BROKER, {}),
         (
@@ -157,10 +157,16 @@ def test_topics_are_made_for_what_kafka_has(
 def test_topics_of_kafka_are_made_for_what_the_store_has(
     kafka: MockKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was set for them, and not what a store has by default; the mock makes no topics."""
+    """What was set for them, and not what a store has by default; the mock makes no topics.
+
+    A limit of records bounds no batch of them: as Kafka's it would refuse the bridge's own.
+    """
     store = txnlog.open(str(tmp_path), create=True)
-    given = {"cleanup.policy": "compact", "max.message.bytes": "5000", "retention.bytes": "9"}
-    store.topics.create("given", partitions=PARTITIONS, config={**given, "segment.bytes": "7000"})
+    given = {"cleanup.policy": "compact", "retention.bytes": "9"}
+    limits = {"given": "5000", "default": "1048588", "larger": "1048589"}
+    for topic, limit in limits.items():
+        config = {**given, "segment.bytes": "7000", "max.message.bytes": limit}
+        store.topics.create(topic, partitions=PARTITIONS, config=config)
     store.topics.create("plain", partitions=PARTITIONS)
     made: dict[str, tuple[int, dict[str, str]]] = {}
 
@@ -174,13 +180,15 @@ def test_topics_of_kafka_are_made_for_what_the_store_has(
 
     monkeypatch.setattr("confluent_kafka.admin.AdminClient.create_topics", create)
     with store.producer() as producer:
-        for topic in ("given", "plain"):
+        for topic in (*limits, "plain"):
             producer.send(topic, b"v", b"k", partition=0)
-    KafkaSink(store, kafka.servers, ["given", "plain"]).run(until_end=True)
+    KafkaSink(store, kafka.servers, [*limits, "plain"]).run(until_end=True)
     positions = (1, {"cleanup.policy": "compact"})
     assert made == {
         f"_txnlog_positions.bridge.{store.store_id}": positions,
         "given": (PARTITIONS, given),
+        "default": (PARTITIONS, given),
+        "larger": (PARTITIONS, {**given, "max.message.bytes": str(1_048_589 + client.BATCH_BYTES)}),
         "plain": (PARTITIONS, {}),
     }
 

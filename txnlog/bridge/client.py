@@ -55,7 +55,7 @@ _GATHERING_S: Final = 0.02
 """How long more is waited for once something has come, so that few records are not few each."""
 _MESSAGE_BYTES: Final = 1_000_000
 """librdkafka's own limit of a record, less than brokers and stores have by default."""
-_BATCH_BYTES: Final = 4096
+BATCH_BYTES: Final = 4096
 """More than Kafka adds to a record that is sent alone."""
 _QUEUE_BYTES: Final = 16 << 20
 """How much waits to be sent. A commit waits for all of it: 1 GB by librdkafka's own default."""
@@ -157,7 +157,7 @@ class Cluster:
             enable_idempotence=True,
             acks="all",
         )
-        message_bytes = max(_MESSAGE_BYTES, largest_bytes + _BATCH_BYTES)
+        message_bytes = max(_MESSAGE_BYTES, largest_bytes + BATCH_BYTES)
         config.setdefault("message.max.bytes", message_bytes)
         queue_bytes = max(_QUEUE_BYTES, 2 * message_bytes)
         config.setdefault("queue.buffering.max.kbytes", queue_bytes >> 10)

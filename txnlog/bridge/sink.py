@@ -153,9 +153,16 @@ class _Copying:
         return TopicConfig.of(config).max_message_bytes
 
     def _config_of(self, topic: str) -> dict[str, str]:
-        """What was set for the topic in the store and means the same in Kafka."""
+        """What was set for the topic in the store and means the same in Kafka.
+
+        A store's limit is of one record, and a broker's of a batch of many: it is raised only.
+        """
         config = self._sink.store.topics.describe(topic).config
-        return {name: config[name] for name in COPIED_CONFIG if name in config}
+        copied: dict[str, str] = {n: config[n] for n in COPIED_CONFIG if n in config}
+        largest = int(copied.pop("max.message.bytes", "0"))
+        if largest > TopicConfig.of({}).max_message_bytes:  # as much as Kafka's own default
+            copied["max.message.bytes"] = str(largest + client.BATCH_BYTES)
+        return copied
 
     def _topic_ids(self) -> dict[str, str]:
         """Of the topics in the store."""

@@ -172,9 +172,12 @@ class _Copying:
         known = {name: told[name] for name in COPIED_CONFIG if name in told and told[name].value}
         # What a broker says of all topics is no default to the client.
         config = {name: it.value for name, it in known.items() if it.source in (own, own.value)}
+        config.pop("max.message.bytes", None)
         largest = known["max.message.bytes"].value if "max.message.bytes" in known else "0"
+        # Also a broker's, or its records are refused. A smaller one is of batches as they are
+        # compressed, which says nothing of records.
         if int(largest) > TopicConfig.of({}).max_message_bytes:
-            config["max.message.bytes"] = largest  # also a broker's, or its records are refused
+            config["max.message.bytes"] = largest
         if int(largest) > LARGEST_RECORD_BYTES:
             _logger.warning(
                 "topic %s of Kafka takes records of %s bytes; here the most is %d",
