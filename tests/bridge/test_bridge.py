@@ -651,15 +651,17 @@ class DisturbedProducer:
 
     def __init__(self, real: Any, failing: dict[str, list[Any]]) -> None:
         self._real, self._failing = real, failing
+        self.called: list[str] = []
 
     def __len__(self) -> int:
         return len(self._real)
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any, **more: Any) -> Any:
+            self.called.append(name)
             failures = self._failing.get(name)
-            if failures:
-                raise failures.pop(0)
+            if failures and (failure := failures.pop(0)) is not None:
+                raise failure
             if "refuse" in self._failing and "on_delivery" in more:
                 more["on_delivery"](self._failing["refuse"][0], None)
             return getattr(self._real, name)(*arguments, **more)
@@ -681,7 +683,14 @@ def error_of(code: int, **more: Any) -> KafkaException:
                 "refuse": [KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)],
                 "commit_transaction": [error_of(KafkaError._STATE, txn_requires_abort=True)],
             },
-            "t:0: .* offset 0 .* size too large",
+            "t:0: .* the record at offset 1 .* size too large; raise max.message.bytes",
+        ),
+        (
+            {
+                "refuse": [KafkaError(KafkaError.INVALID_RECORD)],
+                "commit_transaction": [error_of(KafkaError._STATE, txn_requires_abort=True)],
+            },
+            "t:0: .* one of the records from offset 0 to 2 .* validate record$",
         ),
         (
             {
@@ -690,8 +699,26 @@ def error_of(code: int, **more: Any) -> KafkaException:
             },
             "committing to Kafka: Kafka says",
         ),
+        *(
+            (
+                {
+                    "refuse": [KafkaError(code)],
+                    "produce": [None] * sent + [error_of(KafkaError._STATE)],
+                },
+                why,
+            )
+            for code, why in (
+                (KafkaError.MSG_SIZE_TOO_LARGE, "t:0: .* size too large"),
+                (KafkaError.INVALID_TXN_STATE, "the transaction failed: .* in an invalid state"),
+            )
+            for sent in (2, 3)
+        ),
     ],
-    ids=["slow link", "larger than the queue", "refused by a broker", "another failure"],
+    ids=[
+        *("slow link", "larger than the queue", "refused by a broker", "refused with others"),
+        *("another failure", "refused before a record", "refused before a position"),
+        *("failed before a record", "failed before a position"),
+    ],
 )
 def test_what_a_transaction_in_kafka_meets(
     kafka: MockKafka,
@@ -700,10 +727,15 @@ def test_what_a_transaction_in_kafka_meets(
     failing: dict[str, list[Any]],
     why: str | None,
 ) -> None:
-    """A commit that takes longer than one call goes on; a record that is refused is named."""
+    """A commit that takes longer than one call goes on; a record that is refused is named.
+
+    After other failures the next attempt goes on.
+    """
     store = store_to_go_out(kafka, tmp_path)
+    values = [b"1", b"22", b"3"]
     with store.producer() as producer:
-        producer.send("t", b"1")
+        for value in values:
+            producer.send("t", value)
     make = client.Cluster.producer
     failing = {name: [*failures] for name, failures in failing.items()}
     monkeypatch.setattr(
@@ -713,10 +745,47 @@ def test_what_a_transaction_in_kafka_meets(
     sink = KafkaSink(store, kafka.servers, ["t"])
     if why is None:
         sink.run(until_end=True)
-        assert [row[2] for row in kafka.rows("t")] == [b"1"]
+        assert [row[2] for row in kafka.rows("t")] == values
     else:
-        with pytest.raises(BridgeFailed, match=why):
+        with pytest.raises(BridgeFailed, match=why) as caught:
             sink.run(until_end=True)
+        assert caught.value.retriable == ("transaction failed" in why)
+
+
+def test_no_transaction_with_positions_alone_stays_open(
+    kafka: MockKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Out as in: readers would wait for its timeout."""
+    store = store_to_go_out(kafka, tmp_path)
+    with store.producer(transactional_id="a") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"1")
+        producer.flush()
+        producer.abort_transaction()
+    monkeypatch.setattr("txnlog.bridge.base._ATTEMPTS", 1)
+    failing = {"commit_transaction": [error_of(KafkaError._STATE)]}
+    disturbed: list[DisturbedProducer] = []
+    make = client.Cluster.producer
+
+    def producer_of(*given: Any) -> DisturbedProducer:
+        disturbed.append(DisturbedProducer(make(*given), failing))
+        return disturbed[-1]
+
+    monkeypatch.setattr(client.Cluster, "producer", producer_of)
+    with pytest.raises(BridgeFailed, match="committing to Kafka"):
+        KafkaSink(store, kafka.servers, ["t"]).run(until_end=True)
+    assert disturbed[0].called[-2:] == ["commit_transaction", "abort_transaction"]
+
+    def fail(*_: object) -> None:
+        raise BridgeFailed("a commit")
+
+    FakePartition(end=5).serve(monkeypatch)
+    monkeypatch.setattr("txnlog.producer.Producer.commit_transaction", fail)
+    with pytest.raises(BridgeFailed, match="a commit"):
+        KafkaSource(store, "h:1", ["in"]).run(until_end=True)
+    found = {one.transactional_id: one.status for one in store.transactions.list()}
+    assert found["kafka-bridge-bridge"] == "CompleteAbort"
 
 
 @pytest.mark.parametrize(

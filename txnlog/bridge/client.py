@@ -43,9 +43,10 @@ NO_OFFSET: Final = "_AUTO_OFFSET_RESET"
 """Of the error that there is no record at a position, nor will there be."""
 TIMED_OUT: Final = "_TIMED_OUT"
 """Of the error that a call has not ended in the time that it was given."""
-REFUSED: Final = frozenset(
-    {"INVALID_RECORD", "INVALID_TIMESTAMP", "MSG_SIZE_TOO_LARGE", "POLICY_VIOLATION"}
-)
+FAILED: Final = "_STATE"
+"""Of the error that a transaction takes no records: what failed in it was told of before."""
+TOO_LARGE: Final = "MSG_SIZE_TOO_LARGE"
+REFUSED: Final = frozenset({"INVALID_RECORD", "INVALID_TIMESTAMP", TOO_LARGE, "POLICY_VIOLATION"})
 """Of the errors that come again whenever the record is sent."""
 _FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
 _LOST: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", TIMED_OUT, "REQUEST_TIMED_OUT"})

@@ -33,6 +33,15 @@ _AT_ONCE: Final = 1000
 _MOST_BYTES: Final = 4 << 20
 """About how much is given to the client at once, before it is asked whether to commit."""
 
+_TOPIC_ADVICE: Final = (
+    "; raise max.message.bytes of the topic in Kafka, or if it is less than a batch of small "
+    "records, lower the client's option batch.size"
+)
+_CLIENT_ADVICE: Final = (
+    "; raise the client's options message.max.bytes and queue.buffering.max.kbytes, or leave them "
+    "to the bridge"
+)
+
 _logger = logging.getLogger(__name__)
 
 
@@ -70,7 +79,8 @@ class _Copying:
             sink.transaction_timeout_ms,
             max(map(self._largest_bytes, sink.topics)),
         )
-        self._refused: BridgeFailed | None = None
+        self._is_begun = False
+        self._undelivered: list[tuple[ConsumerRecord, Any]] = []
         self._at_once = _AT_ONCE // 10
         # As JSON also rows of typed topics have keys and values.
         self._at: dict[TopicPartition, int] = {}
@@ -81,7 +91,7 @@ class _Copying:
 
     def __exit__(self, *_: object) -> None:
         self._reader.close()
-        if self._progress.is_open:
+        if self._is_begun:
             try:
                 self._producer.abort_transaction(client.WAIT_S)
             except self._kafka.KafkaException as error:
@@ -114,12 +124,12 @@ class _Copying:
             try:
                 records = reader.poll(timeout_ms=int(LOOK_S * 1000), max_records=self._at_once)
             except CorruptRecord:
-                if progress.is_open:  # or a run would never get to what is sound elsewhere
+                if progress.has_moved:  # or a run would never get to what is sound elsewhere
                     self._commit(positions, partitions)
                 raise
             except (NoOffsetForPartition, OffsetOutOfRange, UnknownTopicOrPartition) as error:
                 # Records were deleted, or the topic was: the next attempt goes on, or says so.
-                if progress.is_open:
+                if progress.has_moved:
                     self._commit(positions, partitions)
                 raise passing(str(error)) from error
             if progress.is_idle():
@@ -237,11 +247,10 @@ class _Copying:
     def _send(self, records: list[ConsumerRecord]) -> None:
         """Produce records, one by one as Kafka's client takes them."""
         with reported("writing to Kafka"):
-            if not self._progress.is_open:
-                self._producer.begin_transaction()
+            self._begin()
             self._progress.add(len(records), self._take_moved())
             for record in records:
-                told = partial(self._note_refused, record)
+                told = partial(self._note_undelivered, record)
                 try:
                     self._produce(
                         record.topic,
@@ -253,13 +262,19 @@ class _Copying:
                         on_delivery=told,
                     )
                 except self._kafka.KafkaException as error:
-                    told(error.args[0])
-                    raise (self._refused or error) from error
+                    refused = _refusal([(record, error.args[0])], _CLIENT_ADVICE)
+                    raise (refused or error) from error
             self._producer.poll(0)
-        size = sum(len(record.key or b"") + len(record.value or b"") for record in records)
+        size = sum(map(_size, records))
         self._at_once = min(max(_MOST_BYTES * len(records) // max(size, 1), 1), _AT_ONCE)
 
+    def _begin(self) -> None:
+        if not self._is_begun:
+            self._producer.begin_transaction()
+            self._is_begun = True
+
     def _produce(self, *record: Any, **more: Any) -> None:  # noqa: ANN401 - the client's own
+        """Raises BridgeFailed also if the transaction failed by what was produced before."""
         while True:
             try:
                 self._producer.produce(*record, **more)
@@ -269,29 +284,37 @@ class _Copying:
                     code = kafka.KafkaError(kafka.KafkaError.MSG_SIZE_TOO_LARGE)
                     raise kafka.KafkaException(code) from error
                 self._producer.poll(0.1)
+            except self._kafka.KafkaException as error:
+                if error.args[0].name() != client.FAILED:
+                    raise
+                self._producer.poll(0.1)  # it tells why only now
+                raise self._why_failed() from error
             else:
                 return
 
-    def _note_refused(self, record: ConsumerRecord, error: Any, _: object = None) -> None:  # noqa: ANN401 - KafkaError
-        """Kafka's client tells why a record was not taken; the first of them is kept."""
-        if self._refused is None and error is not None and error.name() in client.REFUSED:
-            self._refused = BridgeFailed(
-                f"{record.topic}:{record.partition}: Kafka does not take the record at offset "
-                f"{record.offset} of the store, and what is behind it waits: {error.str()}. If it "
-                "is too large, raise max.message.bytes of the topic in Kafka; and of options of "
-                "the client message.max.bytes and queue.buffering.max.kbytes, if they were given"
-            )
+    def _note_undelivered(self, record: ConsumerRecord, error: Any, _: object = None) -> None:  # noqa: ANN401 - KafkaError
+        """Kafka's client tells that a record was not taken, and why; the cause comes first."""
+        if error is not None:
+            self._undelivered.append((record, error))
+
+    def _why_failed(self) -> BridgeFailed:
+        """Why the transaction cannot go on."""
+        refused = _refusal(self._undelivered, _TOPIC_ADVICE)
+        if refused is not None:
+            return refused
+        told = [error.str() for _, error in self._undelivered[:1]]
+        return passing(": ".join(["writing to Kafka: the transaction failed", *told]))
 
     def _commit(self, positions: Positions, partitions: list[TopicPartition]) -> None:
         progress = self._progress
         # What Kafka is told to have must stay in the store: others would get its offsets.
         self._sink.store.logs.confirm_ends((*where, at) for where, at in progress.moved().items())
         with reported("committing to Kafka"):
-            if not progress.is_open:
-                self._producer.begin_transaction()
+            self._begin()
             for key, value in zip(*positions.encode(progress.moved()), strict=True):
                 self._produce(self._positions_topic, value, key, 0)
             self._commit_transaction()
+        self._is_begun = False
         progress.committed(self._lag(partitions))
 
     def _commit_transaction(self) -> None:
@@ -302,8 +325,9 @@ class _Copying:
             try:
                 self._producer.commit_transaction(client.WAIT_S)
             except self._kafka.KafkaException as error:
-                if self._refused is not None:
-                    raise self._refused from error
+                refused = _refusal(self._undelivered, _TOPIC_ADVICE)
+                if refused is not None:
+                    raise refused from error
                 if error.args[0].name() != client.TIMED_OUT or clock.monotonic_s() > until_s:
                     raise
             else:
@@ -323,6 +347,35 @@ class _Copying:
             return 0  # it was deleted, as the next poll says
         at = self._reader.positions()
         return sum(max(ends[where] - at.get(where, 0), 0) for where in partitions)
+
+
+def _size(record: ConsumerRecord) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
+
+
+def _refusal(undelivered: list[tuple[ConsumerRecord, Any]], advice: str) -> BridgeFailed | None:
+    """What to say of records that Kafka does not take; None if they failed otherwise.
+
+    A broker refuses a request with many, and seldom says which of them it was.
+    """
+    refused = [(one, why) for one, why in undelivered if why.name() in client.REFUSED]
+    if not refused:
+        return None
+    first, error = refused[0]
+    where = (first.topic, first.partition)
+    together = [one for one, _ in refused if (one.topic, one.partition) == where]
+    found = f"one of the records from offset {first.offset} to {together[-1].offset}"
+    if error.name() == client.TOO_LARGE:
+        together = [max(together, key=_size)]
+    else:
+        advice = ""
+    if len(together) == 1:
+        found = f"the record at offset {together[0].offset}"
+    return BridgeFailed(
+        f"{first.topic}:{first.partition}: Kafka does not take {found} of the store, and what is "
+        f"behind it waits: {error.str()}{advice}"
+    )
 
 
 def _check_there(known: Mapping[TopicPartition, int], there: Mapping[str, int]) -> None:

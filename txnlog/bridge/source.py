@@ -83,8 +83,8 @@ class _Copying:
     def __exit__(self, *_: object) -> None:
         try:
             if self._producer is not None:
-                if self._progress.is_open:
-                    with suppress(TxnlogError):  # else others end it, by its timeout
+                if self._progress.has_moved:
+                    with suppress(TxnlogError):  # none is open, or others end it by its timeout
                         self._producer.abort_transaction()
                 self._producer.close(flush=False)
         finally:
