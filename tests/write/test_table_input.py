@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
+from txnlog.errors import InvalidRecord
 from txnlog.write.table_input import read_csv, read_parquet
 
 
@@ -69,6 +70,14 @@ def test_a_record_is_as_large_as_the_topic_takes(text: bytes) -> None:
     data = b"".join([b"value\n", b"small\n" * 1000, b'"', value, b'"\n', b"last\n"])
     found = [row["value"] for row in rows_of(data, max_record_bytes=size)]
     assert found == [b"small"] * 1000 + [value.replace(b'""', b'"'), b"last"]
+
+
+@pytest.mark.parametrize("kind", ["plain", "JSON"])
+def test_a_first_line_that_names_nothing(kind: str) -> None:
+    """As where the input is of another kind."""
+    line = b"x" * 200_000 if kind == "plain" else b'{"a":"' + b"y" * 200_000 + b'"}'
+    with pytest.raises(InvalidRecord, match="not CSV with columns of the topic: field larger"):
+        rows_of(line + b"\n")
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def _read(
             yield batch.select(chosen)
     except OSError as error:
         raise InvalidRecord(f"the input cannot be read: {error.strerror or error}") from error
-    except (pa.ArrowException, ValueError) as error:
+    except (pa.ArrowException, csv.Error, ValueError) as error:
         hint = ""
         if "In CSV column" in str(error):  # a value is not of its type
             hint = " (null is nothing between two commas, or what --null-marker names)"
