@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -646,6 +647,40 @@ def test_records_go_out_that_the_store_takes(kafka: MockKafka, tmp_path: Path, s
     assert [row[2] for row in kafka.rows("t")] == values
 
 
+@pytest.mark.parametrize("size", [1_500_000, 20_000_000], ids=["in the queue", "over the queue"])
+@pytest.mark.parametrize("kind", ["JSON", "raised"])
+def test_records_go_out_that_are_larger_than_the_limit_was(
+    kafka: MockKafka, kind: str, size: int
+) -> None:
+    """A limit of the store's that is raised meanwhile, and rows that are larger in JSON."""
+    store = attach(HeapStorage(), create=True, clock=VirtualClock())
+    schema = pa.schema([("a", pa.binary())]) if kind == "JSON" else None
+    limit = {"max.message.bytes": str(size - 200_000)} if kind == "JSON" else {}
+    store.topics.create("t", schema=schema, config=limit)
+    kafka.make("t", f"_txnlog_positions.bridge.{store.store_id}")
+
+    def send(count: int) -> None:
+        with store.producer() as producer:
+            if kind == "JSON":
+                producer.send("t", {"a": random.Random(count).randbytes(count * 3 // 4)})
+            else:
+                producer.send("t", b"x" * count)
+
+    told: list[int] = []
+
+    def report(commit: BridgeCommit) -> None:
+        told.append(commit.record_count)
+        if len(told) == 1:
+            if kind == "raised":
+                store.topics.alter("t", config={"max.message.bytes": str(size + 200)})
+            send(size)
+
+    send(10)
+    sink = KafkaSink(store, kafka.servers, ["t"], commit_interval_ms=1)
+    sink.run(report=report, is_stopped=lambda: len(told) > 1)
+    assert told == [1, 1]
+
+
 class DisturbedProducer:
     """Kafka's client, whose calls of one method fail at first, or each of whose records does."""
 
@@ -791,9 +826,9 @@ def test_no_transaction_with_positions_alone_stays_open(
 @pytest.mark.parametrize(
     ("given", "largest", "expected"),
     [
-        ({}, 1_048_588, ("1052684", "16384")),
-        ({}, 1000, ("1000000", "16384")),
-        ({}, 1 << 26, ("67112960", "131080")),
+        ({}, 1_048_588, ("536870912", "16384")),
+        ({}, 1000, ("536870912", "16384")),
+        ({}, 1 << 26, ("536870912", "131080")),
         ({"message.max.bytes": "7", "queue.buffering.max.kbytes": "8"}, 1 << 26, ("7", "8")),
     ],
     ids=["default", "small", "largest", "given"],

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, Final
 
+from txnlog.config import LARGEST_RECORD_BYTES
 from txnlog.errors import BridgeFailed, InvalidOption, how_to_install
 
 _REPEATED_S: Final = 60.0
@@ -54,8 +55,11 @@ WAIT_S: Final = 30.0
 """How long an answer of Kafka's is waited for."""
 _GATHERING_S: Final = 0.02
 """How long more is waited for once something has come, so that few records are not few each."""
-_MESSAGE_BYTES: Final = 1_000_000
-"""librdkafka's own limit of a record, less than brokers and stores have by default."""
+_MESSAGE_BYTES: Final = 8 * LARGEST_RECORD_BYTES
+"""More than the largest record that a store has: in JSON bytes take up to six times as many.
+
+Whether it takes a record is for Kafka to say, whose limit may be raised while a bridge runs.
+"""
 BATCH_BYTES: Final = 4096
 """More than Kafka adds to a record that is sent alone."""
 _QUEUE_BYTES: Final = 16 << 20
@@ -150,7 +154,7 @@ class Cluster:
     def producer(self, transactional_id: str, timeout_ms: int, largest_bytes: int = 0) -> Any:  # noqa: ANN401 - confluent_kafka.Producer
         """A producer with transactions. Raises InvalidOption, BridgeFailed.
 
-        ``largest_bytes`` is how large records may be: a broker refuses those that it does not take.
+        So much can wait to be sent that records of ``largest_bytes`` fit.
         """
         config = self.config(
             transactional_id=transactional_id,
@@ -158,9 +162,8 @@ class Cluster:
             enable_idempotence=True,
             acks="all",
         )
-        message_bytes = max(_MESSAGE_BYTES, largest_bytes + BATCH_BYTES)
-        config.setdefault("message.max.bytes", message_bytes)
-        queue_bytes = max(_QUEUE_BYTES, 2 * message_bytes)
+        config.setdefault("message.max.bytes", _MESSAGE_BYTES)
+        queue_bytes = max(_QUEUE_BYTES, 2 * (largest_bytes + BATCH_BYTES))
         config.setdefault("queue.buffering.max.kbytes", queue_bytes >> 10)
         config.setdefault("delivery.report.only.error", True)
         with reported("Kafka's client"):

@@ -55,6 +55,8 @@ class KafkaSink(Bridge):
     """
 
     _positions = POSITIONS
+    largest_bytes = 0
+    """Of the records that went out, if one was larger than its topic took when it was asked."""
 
     def _check_store(self) -> None:
         for topic in self.topics:
@@ -74,10 +76,11 @@ class _Copying:
         self._progress = progress
         store_id = sink.store.store_id
         self._positions_topic = _positions_topic(sink.name, sink.store)
+        sink.largest_bytes = max(sink.largest_bytes, *map(self._largest_bytes, sink.topics))
         self._producer = sink.cluster.producer(
             f"txnlog-bridge-{sink.name}-{store_id}",
             sink.transaction_timeout_ms,
-            max(map(self._largest_bytes, sink.topics)),
+            sink.largest_bytes,
         )
         self._is_begun = False
         self._undelivered: list[tuple[ConsumerRecord, Any]] = []
@@ -253,6 +256,7 @@ class _Copying:
                 told = partial(self._note_undelivered, record)
                 try:
                     self._produce(
+                        _size(record),
                         record.topic,
                         record.value,
                         record.key,
@@ -273,13 +277,16 @@ class _Copying:
             self._producer.begin_transaction()
             self._is_begun = True
 
-    def _produce(self, *record: Any, **more: Any) -> None:  # noqa: ANN401 - the client's own
+    def _produce(self, size: int, *record: Any, **more: Any) -> None:  # noqa: ANN401 - the client's own
         """Raises BridgeFailed also if the transaction failed by what was produced before."""
         while True:
             try:
                 self._producer.produce(*record, **more)
             except BufferError as error:  # what waits to be sent is as much as the client keeps
                 if not len(self._producer):  # so it will never fit
+                    if size > self._sink.largest_bytes:
+                        self._sink.largest_bytes = size
+                        raise passing(f"a record of {size} bytes needs a larger queue") from error
                     kafka = self._kafka
                     code = kafka.KafkaError(kafka.KafkaError.MSG_SIZE_TOO_LARGE)
                     raise kafka.KafkaException(code) from error
@@ -312,7 +319,7 @@ class _Copying:
         with reported("committing to Kafka"):
             self._begin()
             for key, value in zip(*positions.encode(progress.moved()), strict=True):
-                self._produce(self._positions_topic, value, key, 0)
+                self._produce(0, self._positions_topic, value, key, 0)
             self._commit_transaction()
         self._is_begun = False
         progress.committed(self._lag(partitions))
