@@ -458,5 +458,11 @@ def check_owner(state: TransactionState | None, producer_id: int, producer_epoch
             f"producer {producer_id} with epoch {producer_epoch} was fenced: {named} "
             f"now {found}; {why}; {FENCED_ADVICE}"
         )
-        fenced.ended_alone = state is not None and state.reason not in ("", NEWER_PRODUCER)
+        fenced.ended_alone = (
+            state is not None
+            and state.reason not in ("", NEWER_PRODUCER)
+            # Else it was the transaction of a newer one. An abort at the last epoch keeps it.
+            and state.producer_id == producer_id
+            and state.producer_epoch == producer_epoch + 1 < MAX_PRODUCER_EPOCH
+        )
         raise fenced
