@@ -745,6 +745,7 @@ def error_of(code: int, **more: Any) -> KafkaException:
             for code, why in (
                 (KafkaError.MSG_SIZE_TOO_LARGE, "t:0: .* size too large"),
                 (KafkaError.INVALID_TXN_STATE, "the transaction failed: .* in an invalid state"),
+                (KafkaError.INVALID_PRODUCER_EPOCH, "a newer instance of this bridge has taken"),
             )
             for sent in (2, 3)
         ),
@@ -753,6 +754,7 @@ def error_of(code: int, **more: Any) -> KafkaException:
         *("slow link", "larger than the queue", "refused by a broker", "refused with others"),
         *("another failure", "refused before a record", "refused before a position"),
         *("failed before a record", "failed before a position"),
+        *("fenced before a record", "fenced before a position"),
     ],
 )
 def test_what_a_transaction_in_kafka_meets(

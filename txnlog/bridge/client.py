@@ -49,7 +49,7 @@ FAILED: Final = "_STATE"
 TOO_LARGE: Final = "MSG_SIZE_TOO_LARGE"
 REFUSED: Final = frozenset({"INVALID_RECORD", "INVALID_TIMESTAMP", TOO_LARGE, "POLICY_VIOLATION"})
 """Of the errors that come again whenever the record is sent."""
-_FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
+FENCED: Final = frozenset({"_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"})
 _LOST: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", TIMED_OUT, "REQUEST_TIMED_OUT"})
 WAIT_S: Final = 30.0
 """How long an answer of Kafka's is waited for."""
@@ -212,7 +212,7 @@ def failure(doing: str, error: Any) -> BridgeFailed:  # noqa: ANN401 - confluent
     """What happened, and whether to try again."""
     if not isinstance(error, load().KafkaError):
         return BridgeFailed(f"{doing}: {error}")
-    if error.name() in _FENCED:
+    if error.name() in FENCED:
         return BridgeFailed(
             f"{doing}: a newer instance of this bridge has taken over, or this one stood still for "
             "longer than its transaction may take; run it once at a time"

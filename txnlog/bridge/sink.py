@@ -309,6 +309,9 @@ class _Copying:
         refused = _refusal(self._undelivered, _TOPIC_ADVICE)
         if refused is not None:
             return refused
+        for _, error in self._undelivered:
+            if error.name() in client.FENCED:  # another attempt would fence the newer instance
+                return client.failure("writing to Kafka", error)
         told = [error.str() for _, error in self._undelivered[:1]]
         return passing(": ".join(["writing to Kafka: the transaction failed", *told]))
 
