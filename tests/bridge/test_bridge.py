@@ -904,6 +904,36 @@ def test_damage_in_one_partition_holds_up_no_other(kafka: MockKafka, tmp_path: P
     assert [row[2] for row in kafka.rows("t")] == [b"a", b"damaged", b"b"]
 
 
+@pytest.mark.parametrize("error", [CorruptRecord, OffsetOutOfRange])
+def test_what_was_passed_over_before_an_error_is_committed(
+    kafka: MockKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[TxnlogError]
+) -> None:
+    """As records are: aborted ones that are deleted later would pass for lost."""
+    store = store_to_go_out(kafka, tmp_path)
+    with store.producer(transactional_id="a") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"1")
+        producer.flush()
+        producer.abort_transaction()
+    polls = 0
+    poll = txnlog.Consumer.poll
+
+    def failing(consumer: txnlog.Consumer, **given: Any) -> Any:
+        nonlocal polls
+        polls += 1
+        if polls == 2:
+            raise error("a look")
+        return poll(consumer, **given)
+
+    monkeypatch.setattr(txnlog.Consumer, "poll", failing)
+    monkeypatch.setattr("txnlog.bridge.base._ATTEMPTS", 1)
+    told: list[BridgeCommit] = []
+    with pytest.raises(TxnlogError, match="a look"):
+        KafkaSink(store, kafka.servers, ["t"]).run(report=told.append)
+    assert [dict(commit.positions) for commit in told] == [{TopicPartition("t", 0): 1}]
+
+
 def test_a_topic_of_kafka_that_is_gone(kafka: MockKafka, tmp_path: Path) -> None:
     """What was copied to it would be missing: that is told, and no other topic is made."""
     store = txnlog.open(str(tmp_path), create=True)
