@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tests.values.avro_worlds import LOGICAL, PRIMITIVES, record
-from txnlog.errors import InvalidRecord
+from txnlog.errors import InvalidRecord, InvalidSchema
 from txnlog.values import RegisteredSchema, ValueReader, ValueWriter
 from txnlog.values.schemas import SchemaType
 
@@ -105,6 +106,16 @@ DEFAULTS: dict[str, tuple[Any, Any, Any]] = {
     ),
     "bytes or null": (["bytes", "null"], "x", b"x"),
     "null or bytes": (["null", "bytes"], None, None),
+    "the second of two": (["null", "string"], "x", "x"),
+    "null, the second of two": (["string", "null"], None, None),
+    "bytes, the second of two": (["null", "bytes"], "\u00ff", b"\xff"),
+    "the second of three": (
+        ["string", "long", "null"],
+        1 << 40,
+        {"member0": None, "member1": 1 << 40},
+    ),
+    "the only long": (["int", "long"], 1 << 40, {"member0": None, "member1": 1 << 40}),
+    "list of unions": ({"type": "array", "items": ["int", "null"]}, [None, 1], [None, 1]),
     "one of two": (["bytes", "string"], "x", {"member0": b"x", "member1": None}),
     "list": ({"type": "array", "items": "bytes"}, ["\u00ff"], [b"\xff"]),
     "map": ({"type": "map", "values": "bytes"}, {"k": "\u00ff"}, [("k", b"\xff")]),
@@ -136,6 +147,65 @@ def test_what_has_a_default_may_be_left_out(name: str, place: str, way: str) -> 
     columns = pa.RecordBatch.from_pylist([given])
     value = writer(given) if way == "by call" else writer.encode(columns)[0].as_py()
     assert reader(value) == full
+    if way == "by call":
+        assert writer(frozen(given)) == value
+
+
+def frozen(value: Any) -> Any:
+    """A value whose dicts are mappings of another kind."""
+    match value:
+        case dict():
+            return MappingProxyType({name: frozen(item) for name, item in value.items()})
+        case list():
+            return [frozen(item) for item in value]
+    return value
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("kind", "logical_type", "default"),
+    [
+        ("long", "timestamp-micros", (1 << 63) - 1),
+        ("long", "timestamp-micros", -(1 << 63)),
+        ("long", "timestamp-millis", (1 << 63) - 1),
+        ("int", "date", (1 << 31) - 1),
+        ("int", "time-millis", 86_400_000),
+    ],
+)
+def test_a_default_that_python_has_no_time_for_is_written(
+    kind: str, logical_type: str, default: int, way: str
+) -> None:
+    schema = record(id="int", d=({"type": kind, "logicalType": logical_type}, default))
+    writer, _ = both(schema)
+    _, reader = both(record(id="int", d=kind))
+    assert reader(WAYS[way](writer, {"id": 1})) == {"id": 1, "d": default}
+
+
+NO_DEFAULTS: dict[str, tuple[Any, Any]] = {
+    "enum": ({"type": "enum", "name": "E", "symbols": ["A"]}, "B"),
+    "bytes": ("bytes", "\u0101"),
+    "fixed": ({"type": "fixed", "name": "F", "size": 2}, "a"),
+    "booleans": ({"type": "array", "items": "boolean"}, [None]),
+    "ints": ({"type": "array", "items": "int"}, [1 << 40]),
+    "record": ({**record(y="int"), "name": "I"}, {}),
+    "union": (["int", {"type": "array", "items": "string"}], "a"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("place", ["the top", "a record"])
+@pytest.mark.parametrize("name", NO_DEFAULTS)
+def test_what_is_no_default_is_never_written(name: str, place: str, way: str) -> None:
+    schema = {**record(id="int", d=NO_DEFAULTS[name]), "name": "Whole"}
+    given: dict[str, Any] = {"id": 1}
+    if place == "a record":
+        schema, given = record(o=schema), {"o": given}
+    try:
+        writer, _ = both(schema)
+    except InvalidSchema:
+        return
+    with pytest.raises(InvalidRecord, match="field 'd': the default"):
+        writer(given) if way == "by call" else writer.encode(pa.RecordBatch.from_pylist([given]))
 
 
 def avro_of(kind: Any, *, listed: bool) -> str:

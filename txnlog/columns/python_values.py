@@ -55,7 +55,7 @@ def make_array(values: Values, field: pa.Field, path: str, refusal: Refusal) -> 
     if not all(
         issubclass(kind, Sequence) and not issubclass(kind, _TEXTS) for kind in kinds_of(values)
     ):
-        wrong = next(value for value in values if not _is_list(value))
+        wrong = next(value for value in values if not is_list(value))
         raise refusal(f"column {path!r} is not a list but {wrong!r:.60}")
     items = _make_items(values, kind.value_field, path, refusal)
     return pa.ListArray.from_arrays(_ends(values), items, type=kind)
@@ -129,7 +129,7 @@ def _make_struct(values: Values, kind: pa.DataType, path: str, refusal: Refusal)
 def _make_map(values: Values, kind: pa.DataType, path: str, refusal: Refusal) -> pa.Array:
     lists = [[*value.items()] if isinstance(value, Mapping) else value for value in values]
     for value, pairs in zip(values, lists, strict=True):
-        if not _is_list(pairs) or not all(_is_list(pair) and len(pair) == 2 for pair in pairs):
+        if not is_list(pairs) or not all(is_list(pair) and len(pair) == 2 for pair in pairs):
             raise refusal(f"column {path!r} is not a mapping but {value!r:.60}")
         if any(pair[0] is None for pair in pairs):
             raise refusal(f"column {path!r} has a key that is null: {value!r:.60}")
@@ -156,7 +156,7 @@ def _ends(lists: Values) -> pa.Array:
     return pa.array(ends).cast(pa.int32())
 
 
-def _is_list(value: object) -> bool:
+def is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, _TEXTS)
 
 

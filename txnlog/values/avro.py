@@ -11,11 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from txnlog.columns.python_values import is_list
 from txnlog.errors import InvalidSchema
 from txnlog.values.avro_columns import Numbers, Problems, decode_plain
 from txnlog.values.avro_resolution import (
     default_column,
     field_of,
+    is_default,
     may_read,
     part_for,
     resolve,
@@ -71,8 +73,8 @@ class AvroCodec:
         return pa.StructArray.from_arrays([found], fields=[reader.columns.field(0)])
 
     def filled(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = _filled(value, self._row)
-        return found
+        fields = {one.name: one.type for one in self._row.fields}
+        return {name: _filled(item, fields[name]) for name, item in value.items()}
 
     def place(self, id_bytes: int) -> bytes:  # noqa: ARG002 - it is nowhere else
         """Nothing: a schema has values of one kind."""
@@ -94,17 +96,38 @@ class AvroCodec:
 
 
 def _default_of(field: AvroField) -> Any:  # noqa: ANN401 - any value of Avro
-    """What a field is where it is left out; null if it has no default."""
-    return default_column(field)[0].as_py() if field.default else None
+    """What a field is where it is left out; null if it has no default.
+
+    Raises ValueError: its default is none, or a time that Python does not know.
+    """
+    if not field.default:
+        return None
+    if not field.written_default:
+        try:
+            field.written_default.append(default_column(field)[0].as_py())
+        except (InvalidSchema, OverflowError) as error:
+            raise ValueError(f"field {field.name!r:.200}: {error}") from error
+    return field.written_default[0]
+
+
+def _is_left_to_fastavro(field: AvroField) -> bool:
+    """Whether fastavro writes the field's default where it is left out.
+
+    It takes that of bytes for text, and what is none of its type for what it is not.
+    """
+    if not field.left_to_fastavro:
+        made = not field.default or field.type.has_bytes or not is_default(field)
+        field.left_to_fastavro.append(not made)
+    return field.left_to_fastavro[0]
 
 
 def _filled(value: Any, kind: AvroType) -> Any:  # noqa: ANN401 - any value of Avro
     """A value in which no field of a record with a default is left out.
 
-    Of what Arrow makes of a record nobody could tell. Raises InvalidSchema: a default is none.
+    Of what Arrow makes of a record nobody could tell. Raises ValueError: a default is none.
     """
     match kind.kind, value:
-        case "record", dict():
+        case "record", Mapping():
             fields = {one.name: one for one in kind.fields}
             left_out = {
                 name: _default_of(one)
@@ -117,15 +140,15 @@ def _filled(value: Any, kind: AvroType) -> Any:  # noqa: ANN401 - any value of A
             }
         case "array" | "map", _ if kind.parts[0].kind not in _NESTED:
             return value
-        case "array", list() | tuple():
+        case "array", _ if is_list(value):
             return [_filled(item, kind.parts[0]) for item in value]
-        case "map", dict():
+        case "map", Mapping():
             return {key: _filled(item, kind.parts[0]) for key, item in value.items()}
-        case "map", list() | tuple():
+        case "map", _ if is_list(value):
             return [(key, _filled(item, kind.parts[0])) for key, item in value]
         case "union", _ if len(kind.others) == 1:
             return _filled(value, kind.others[0])
-        case "union", dict():
+        case "union", Mapping():
             members = {f"member{n}": one for n, one in enumerate(kind.others)}
             return {
                 name: _filled(item, members[name]) if name in members else item
@@ -143,7 +166,11 @@ def _for_fastavro(value: Any, kind: AvroType) -> Any:  # noqa: ANN401 - any valu
         return _null_of(kind)
     match kind.kind:
         case "record":
-            return {one.name: _field_for_fastavro(value, one) for one in kind.fields}
+            return {
+                one.name: _field_for_fastavro(value, one)
+                for one in kind.fields
+                if one.name in value or not _is_left_to_fastavro(one)
+            }
         case "array":
             return [_for_fastavro(item, kind.parts[0]) for item in value]
         case "map":
@@ -164,9 +191,9 @@ def _for_fastavro(value: Any, kind: AvroType) -> Any:  # noqa: ANN401 - any valu
 
 
 def _field_for_fastavro(row: Mapping[str, Any], field: AvroField) -> Any:  # noqa: ANN401
-    """Of a row its field, or the default: fastavro would take that of bytes for text."""
+    """Of a row its field, or the default."""
+    value = row[field.name] if field.name in row else _default_of(field)
     try:
-        value = row[field.name] if field.name in row else _default_of(field)
         return _for_fastavro(value, field.type)
     except ValueError as error:
         raise ValueError(f"field {field.name!r:.200}: {error}") from error

@@ -9,6 +9,7 @@ have is :class:`Unresolvable`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Any, Final
@@ -39,6 +40,8 @@ _MOST_MS: Final = (1 << 63) // 1000
 _DECIMAL_BYTES: Final = 16
 _DECIMALS_AT_ONCE: Final = 1 << 16
 """Each takes several hundred bytes while it is made."""
+_NO_DEFAULT: Final = (AttributeError, TypeError, ValueError, LookupError, OverflowError)
+"""What comes of a default that is none of its type."""
 
 
 class Unresolvable(InvalidSchema):
@@ -131,48 +134,56 @@ def default_column(field: AvroField) -> pa.Array:
     return found
 
 
-def _make_default(kind: AvroType, default: object) -> pa.Array:
-    writer = kind.parts[0] if kind.kind == "union" else kind
+def is_default(field: AvroField) -> bool:
+    """Whether a field's default is one of its type, as far as JSON can tell."""
     try:
-        plain = pa.array([_plain_default(writer, default, count(1))], plain_type(writer))
-    except (AttributeError, TypeError, ValueError, LookupError, OverflowError) as error:
+        _plain_default(field.type, field.default[0], count(1))
+    except _NO_DEFAULT:
+        return False
+    return True
+
+
+def _make_default(kind: AvroType, default: object) -> pa.Array:
+    try:
+        plain = pa.array([_plain_default(kind, default, count(1))], plain_type(kind))
+    except _NO_DEFAULT as error:
         raise Unresolvable(
             f"the default {default!r:.60} is no {_shown(kind)}, or has more than "
             f"{MOST_DEFAULT_VALUES} values"
         ) from error
     problems = Problems()
-    made = resolve(plain, writer, kind, np.zeros(1, np.int64), problems)
+    made = resolve(plain, kind, kind, np.zeros(1, np.int64), problems)
     if problems.reasons:
         raise Unresolvable(f"the default {default!r:.60}: {problems.reasons[0]}")
     return made
 
 
 def _plain_default(kind: AvroType, default: Any, counted: Iterator[int]) -> Any:  # noqa: ANN401
-    """A default as the plain columns of its type have it; of a union it is of the first type.
+    """A default as the plain columns of its type have it; of a union the first type that fits.
 
     Raises ValueError, and others: it is none of its type, or has too many values: an item of a list
     may be a record whose own default is such a list.
     """
+    if kind.kind == "union":
+        return _plain_default_of_union(kind, default, counted)
     if next(counted) > MOST_DEFAULT_VALUES:
         raise ValueError(default)
+    limit = _INT_LIMIT if kind.kind == "int" else 1 << 63
     match kind.kind:
         case "null":
             if default is not None:
                 raise ValueError(default)
             return None
-        case "union":
-            if len(kind.others) <= 1:
-                return _plain_default(kind.parts[0], default, counted)
-            first = kind.parts[0]
-            if first.kind == "null":
-                return None
-            return {"member0": _plain_default(first, default, counted)}
+        case "fixed" if len(default) != kind.size:
+            raise ValueError(default)
         case "bytes" | "fixed":
             return default.encode("latin-1")
         case "string":
             return default.encode()
         case "enum":
             return kind.numbers[default]
+        case "array" if not isinstance(default, list):
+            raise ValueError(default)
         case "array":
             return [_plain_default(kind.parts[0], item, counted) for item in default]
         case "map":
@@ -181,6 +192,8 @@ def _plain_default(kind: AvroType, default: Any, counted: Iterator[int]) -> Any:
                 {"key": key.encode(), "value": _plain_default(part, value, counted)}
                 for key, value in default.items()
             ]
+        case "record" if not isinstance(default, dict):
+            raise ValueError(default)
         case "record":
             return {
                 f"f{n}": _plain_default(
@@ -194,9 +207,21 @@ def _plain_default(kind: AvroType, default: Any, counted: Iterator[int]) -> Any:
             raise ValueError(default)
         case "boolean":
             return bytes([default])
-        case "int" | "long" if isinstance(default, bool) or not isinstance(default, int):
+        case "int" | "long" if type(default) is not int or not -limit <= default < limit:
+            raise ValueError(default)
+        case "float" | "double" if type(default) not in (int, float):
             raise ValueError(default)
     return default
+
+
+def _plain_default_of_union(kind: AvroType, default: object, counted: Iterator[int]) -> Any:  # noqa: ANN401
+    numbers = count()
+    for part in kind.parts:
+        member = None if part.kind == "null" else f"member{next(numbers)}"
+        with suppress(*_NO_DEFAULT):
+            made = _plain_default(part, default, counted)
+            return made if member is None or len(kind.others) == 1 else {member: made}
+    raise ValueError(default)
 
 
 # -- unions ----------------------------------------------------------------------------------------

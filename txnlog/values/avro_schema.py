@@ -57,6 +57,10 @@ class AvroField:
     default: tuple[Any, ...] = ()
     made_default: list[Any] = field(default_factory=list, repr=False, compare=False)
     """What ``default_column`` has made of it, once it was asked for; or why it could not."""
+    written_default: list[Any] = field(default_factory=list, repr=False, compare=False)
+    """The same as a value of Python's, once a value was written without the field."""
+    left_to_fastavro: list[bool] = field(default_factory=list, repr=False, compare=False)
+    """Whether fastavro writes the default as it is in JSON, once that was asked for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +85,8 @@ class AvroType:
     """Columns of a value, nested ones included, but for those within lists."""
     numbers: Mapping[str, int] = field(init=False, repr=False)
     """Of a record's fields, and of an enum's symbols."""
+    has_bytes: bool = field(init=False, repr=False)
+    """Whether bytes are among its values, at any depth: in JSON they are text."""
     known_as: frozenset[str] = field(init=False, repr=False)
     """The name and the aliases, without namespaces."""
     read_as: dict[AvroType, Any] = field(default_factory=dict, repr=False)
@@ -95,6 +101,8 @@ class AvroType:
         object.__setattr__(self, "width", own + sum(one.width for one in inner))
         object.__setattr__(self, "numbers", {name: n for n, name in enumerate(names)})
         object.__setattr__(self, "known_as", known)
+        within = any(one.has_bytes for one in (*self.parts, *(one.type for one in self.fields)))
+        object.__setattr__(self, "has_bytes", self.kind in ("bytes", "fixed") or within)
 
     @property
     def others(self) -> tuple[AvroType, ...]:
