@@ -513,8 +513,10 @@ def _fill(message: Any, row: Mapping[str, Any], kind: Any) -> None:  # noqa: ANN
         if _is_map(field):
             pairs = value.items() if isinstance(value, Mapping) else value
             inner = field.message_type.fields_by_name["value"]
+            outer = field.message_type.fields_by_name["key"]
             target = getattr(message, field.name)
-            for key, item in pairs:
+            for given, item in pairs:
+                key = _from_value(given, outer)
                 if _is_message(inner):
                     _fill_message(target[key], item, inner.message_type)
                 else:
