@@ -284,6 +284,36 @@ GIVEN = [
 ]
 
 
+@pytest.mark.parametrize("size", [63, 64, 100])
+def test_whole_numbers_of_python_are_taken_as_far_as_they_fit(size: int) -> None:
+    """Of 64 bits and more, which Arrow makes no column of unless it is told of which type."""
+    decimal = {**logical("bytes", "decimal"), "precision": 32, "scale": 1}
+    for number in ((1 << size) - 1, 1 << size, -(1 << size)):
+        writer, reader = both(record(x=decimal, y={"type": "array", "items": decimal}))
+        given = {"x": number, "y": [1, number]}
+        assert reader(writer(given)) == given
+        fields = "uint64 x = 1; repeated uint64 y = 2; map<uint64, uint64> z = 3;"
+        writer, reader = both(f'syntax = "proto3"; message M {{ {fields} }}', "PROTOBUF")
+        given = {"x": number, "y": [1, number], "z": {1: number, number: 1}}
+        if 0 <= number < 1 << 64:
+            found = reader(writer(given))
+            assert found | {"z": dict(found["z"])} == given
+        else:
+            with pytest.raises(InvalidRecord):
+                writer(given)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.int8(), pa.decimal128(20, 0)])
+def test_keys_of_a_map_of_protobuf_come_of_columns_of_any_whole_numbers(kind: pa.DataType) -> None:
+    fields = "map<uint64, string> u = 1; map<fixed64, string> f = 2; map<int32, string> i = 3;"
+    writer, reader = both(f'syntax = "proto3"; message M {{ {fields} }}', "PROTOBUF")
+    columns = pa.array([[(1, "a"), (2, "b")]], pa.map_(kind, pa.string()))
+    names = ["u", "f"] if pa.types.is_decimal(kind) else ["u", "f", "i"]
+    value = writer.encode(pa.RecordBatch.from_arrays([columns] * len(names), names))[0].as_py()
+    found = reader(value)
+    assert all(sorted(found[name]) == [(1, "a"), (2, "b")] for name in names)
+
+
 def is_same(found: Any, given: Any, *, narrow: bool, floored: bool) -> bool:
     """Whether a value is the one that was given: of a narrow float rounded, of a time floored."""
     if narrow and isinstance(given, float):

@@ -772,6 +772,18 @@ def test_whole_numbers_become_decimals_where_they_fit(store: Store) -> None:
     assert found == [Decimal("1.00"), Decimal("-999.00"), None]
 
 
+def test_whole_numbers_of_more_than_64_bits_become_decimals(store: Store) -> None:
+    store.topics.create("n", schema=pa.schema([("a", pa.decimal128(38, 2))]))
+    given = [1 << 63, -(1 << 63), 10**36 - 1]
+    with store.producer() as producer:
+        for number in given:
+            producer.send("n", {"a": number})
+        for number in (10**36, 10**80):
+            with pytest.raises(InvalidRecord, match="column 'a'"):
+                producer.send("n", {"a": number})
+    assert store.scan("n").to_arrow().column("a").to_pylist() == given
+
+
 def test_decimals_become_numbers_where_these_say_the_same(store: Store) -> None:
     """As DuckDB makes them of sums and literals: exact, or refused with the row that is not."""
     kinds = {"i": pa.int64(), "d": pa.float64(), "f": pa.float32()}

@@ -30,6 +30,7 @@ _ALIKE: Final = {int, float}
 """Kinds of values that Arrow takes together as it takes each of them."""
 _UNITS: Final = ("s", "ms", "us", "ns")
 _UNIT_NAMES: Final = {"ms": "millisecond", "us": "microsecond"}
+_WHOLE: Final = pa.decimal256(76, 0)
 _TEXTS: Final = (str, bytes)
 """Sequences that are no lists."""
 
@@ -61,10 +62,10 @@ def make_array(values: Values, field: pa.Field, path: str, refusal: Refusal) -> 
     return pa.ListArray.from_arrays(_ends(values), items, type=kind)
 
 
-def infer(values: Values, path: str, refusal: Refusal) -> pa.Array:
-    """At least one value as Arrow takes it."""
+def infer(values: Values, path: str, refusal: Refusal, kind: pa.DataType | None = None) -> pa.Array:
+    """At least one value as Arrow takes it, of a type if there is one."""
     try:
-        array = pa.array(values)
+        array = pa.array(values, kind)
     except CONVERSION_ERRORS as error:
         raise refusal(f"column {path!r} cannot be {values[0]!r:.60}: {error}") from error
     if isinstance(array, pa.ChunkedArray):
@@ -92,9 +93,11 @@ def _make_flat(values: Values, field: pa.Field, refusal: Refusal) -> pa.Array:
 def _infer_flat(values: Values, field: pa.Field, refusal: Refusal) -> pa.Array:
     """Make an array as Arrow infers it, but of times in the column's unit.
 
-    They are rounded down, to the earlier time, also before 1970.
+    They are rounded down, to the earlier time, also before 1970. Whole numbers for decimals may
+    have more than 64 bits.
     """
-    array = infer(values, field.name, refusal)
+    whole = types.is_decimal(field.type) and kinds_of(values) == {int}
+    array = infer(values, field.name, refusal, _WHOLE if whole else None)
     of_days = types.is_time(array.type) and types.is_time(field.type)
     if not of_days and not (types.is_timestamp(array.type) and types.is_timestamp(field.type)):
         return array
