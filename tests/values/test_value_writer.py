@@ -314,6 +314,34 @@ def test_keys_of_a_map_of_protobuf_come_of_columns_of_any_whole_numbers(kind: pa
     assert all(sorted(found[name]) == [(1, "a"), (2, "b")] for name in names)
 
 
+@pytest.mark.parametrize("code", ["?", *"bhilBHILefd"])
+def test_an_array_of_numpy_is_a_list_of_its_items(code: str) -> None:
+    for kind in ("boolean", "long", "double"):
+        writer, reader = both(record(x={"type": "array", "items": kind}))
+        given = np.array([1, 0], code)
+        try:
+            value = writer({"x": [*given]})
+        except InvalidRecord:
+            with pytest.raises(InvalidRecord):
+                writer({"x": given})
+        else:
+            assert writer({"x": given}) == value
+            assert reader(value)["x"] == given.tolist()
+        for wrong in (given[0], np.array(1, code), given.reshape(1, 2)):
+            with pytest.raises(InvalidRecord, match="column 'x"):
+                writer({"x": wrong})
+
+
+def test_records_and_pairs_in_an_array_of_numpy_get_their_defaults() -> None:
+    one = {**record(a="int", b=("int", 7)), "name": "I"}
+    types = {"x": {"type": "array", "items": one}, "y": {"type": "map", "values": "I"}}
+    writer, reader = both(record(**types))
+    pairs = np.empty(1, object)
+    pairs[0] = ("k", {"a": 2})
+    found = reader(writer({"x": np.array([{"a": 1}]), "y": pairs}))
+    assert found == {"x": [{"a": 1, "b": 7}], "y": [("k", {"a": 2, "b": 7})]}
+
+
 def is_same(found: Any, given: Any, *, narrow: bool, floored: bool) -> bool:
     """Whether a value is the one that was given: of a narrow float rounded, of a time floored."""
     if narrow and isinstance(given, float):

@@ -38,7 +38,7 @@ _TEXTS: Final = (str, bytes)
 def make_array(values: Values, field: pa.Field, path: str, refusal: Refusal) -> pa.Array:
     """At least one value as an array of the field's type. Raises what ``refusal`` makes.
 
-    Structs are mappings or dataclasses, maps mappings or lists of pairs.
+    Structs are mappings or dataclasses, maps mappings or lists of pairs, lists also numpy's arrays.
     """
     kind = field.type
     if not types.is_nested(kind):
@@ -53,9 +53,10 @@ def make_array(values: Values, field: pa.Field, path: str, refusal: Refusal) -> 
         return _make_struct(values, kind, path, refusal)
     if types.is_map(kind):
         return _make_map(values, kind, path, refusal)
-    if not all(
+    sequences = all(
         issubclass(kind, Sequence) and not issubclass(kind, _TEXTS) for kind in kinds_of(values)
-    ):
+    )
+    if not (sequences or all(map(is_list, values))):
         wrong = next(value for value in values if not is_list(value))
         raise refusal(f"column {path!r} is not a list but {wrong!r:.60}")
     items = _make_items(values, kind.value_field, path, refusal)
@@ -160,6 +161,9 @@ def _ends(lists: Values) -> pa.Array:
 
 
 def is_list(value: object) -> bool:
+    """Whether it is a sequence and no text, or an array of numpy's of one dimension."""
+    if isinstance(value, np.ndarray):
+        return value.ndim == 1
     return isinstance(value, Sequence) and not isinstance(value, _TEXTS)
 
 
