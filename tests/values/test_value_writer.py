@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -340,6 +341,56 @@ def test_records_and_pairs_in_an_array_of_numpy_get_their_defaults() -> None:
     pairs[0] = ("k", {"a": 2})
     found = reader(writer({"x": np.array([{"a": 1}]), "y": pairs}))
     assert found == {"x": [{"a": 1, "b": 7}], "y": [("k", {"a": 2, "b": 7})]}
+
+
+UUIDS = [UUID(int=1), UUID(int=1 << 127)]
+UUID_COLUMN = pa.array([one.bytes for one in UUIDS], pa.uuid())
+STORED: dict[str, tuple[Any, pa.Array, list[Any]]] = {
+    "uuid for uuid": (logical("string", "uuid"), UUID_COLUMN, [*map(str, UUIDS)]),
+    "uuid for bytes": ("bytes", UUID_COLUMN, [one.bytes for one in UUIDS]),
+    "json": ("string", pa.array(["{}", "1"], pa.json_()), ["{}", "1"]),
+    "runs": (
+        "int",
+        pa.RunEndEncodedArray.from_arrays(pa.array([1, 2], pa.int32()), pa.array([7, 8])),
+        [7, 8],
+    ),
+}
+"""Types of Avro, columns that Arrow stores as others, and what is read of them."""
+
+
+@pytest.mark.parametrize("place", ["the top", "a list", "a record", "a map"])
+@pytest.mark.parametrize("name", STORED)
+def test_columns_that_arrow_stores_as_others_are_taken(name: str, place: str) -> None:
+    kind, column, read = STORED[name]
+    starts = pa.array([0, 1, 2], pa.int32())
+    match place:
+        case "a list":
+            column = pa.ListArray.from_arrays(starts, column)
+            kind, read = {"type": "array", "items": kind}, [[one] for one in read]
+        case "a record":
+            column = pa.StructArray.from_arrays([column], ["y"])
+            kind, read = {**record(y=kind), "name": "I"}, [{"y": one} for one in read]
+        case "a map":
+            column = pa.MapArray.from_arrays(starts, pa.array(["k", "k"]), column)
+            kind, read = {"type": "map", "values": kind}, [[("k", one)] for one in read]
+    writer, reader = both(record(x=kind))
+    for given, expected in ((column, read), (column.slice(1), read[1:])):
+        values = writer.encode(pa.RecordBatch.from_arrays([given], ["x"])).to_pylist()
+        assert [reader(value)["x"] for value in values] == expected
+
+
+def test_a_null_uuid_is_null() -> None:
+    writer, reader = both(record(x=["null", "string"]))
+    columns = pa.RecordBatch.from_arrays([pa.array([None], pa.uuid())], ["x"])
+    assert reader(writer.encode(columns)[0].as_py()) == {"x": None}
+
+
+@pytest.mark.parametrize("kind", ["boolean", "string", "long", {"type": "array", "items": "int"}])
+def test_a_struct_without_fields_is_no_single_value(kind: Any) -> None:
+    writer, _ = both(record(x=kind))
+    columns = pa.RecordBatch.from_arrays([pa.array([{}], pa.struct([]))], ["x"])
+    with pytest.raises(InvalidRecord, match="column 'x' is struct<>"):
+        writer.encode(columns)
 
 
 def is_same(found: Any, given: Any, *, narrow: bool, floored: bool) -> bool:

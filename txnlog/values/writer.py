@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from txnlog.columns.casts import Refusal, cast, may_cast
 from txnlog.columns.python_values import make_array
 from txnlog.errors import InvalidOption, InvalidRecord
+from txnlog.segments.records import is_text
 from txnlog.segments.schema_columns import elements
 from txnlog.values.codecs import make_codec
 from txnlog.values.framing import check_id_bytes, frame
@@ -123,11 +124,14 @@ class ValueWriter:
 def _fit(array: pa.Array, field: pa.Field, refusal: Refusal) -> pa.Array:
     """A column as one of a field of the schema, if no value changes.
 
-    What typed topics do not take: fields of structs may be left out, lists may be views, and a
-    struct be a map, whose keys are its fields.
+    What typed topics do not take: fields of structs may be left out, lists may be views, a struct
+    be a map, whose keys are its fields, and Arrow's extensions are what they are stored as.
     """
-    found, kind = array.type, field.type
-    if pa.types.is_struct(found) and not found.num_fields:
+    kind = field.type
+    array = _stored(array, kind)
+    found = array.type
+    has_fields = pa.types.is_struct(kind) or pa.types.is_map(kind)
+    if has_fields and pa.types.is_struct(found) and not found.num_fields:
         return array
     if may_cast(found, kind) or not pa.types.is_nested(kind):
         return cast(array, field, refusal)
@@ -136,7 +140,7 @@ def _fit(array: pa.Array, field: pa.Field, refusal: Refusal) -> pa.Array:
     def inner(values: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
         return _fit(values, pa.field(f"{field.name}.{name}", kind), refusal)
 
-    if pa.types.is_struct(found) and (pa.types.is_struct(kind) or pa.types.is_map(kind)):
+    if has_fields and pa.types.is_struct(found):
         names = [found.field(number).name for number in range(found.num_fields)]
         is_map = pa.types.is_map(kind)
         kinds = [kind.item_type if is_map else kind.field(name).type for name in names]
@@ -153,6 +157,17 @@ def _fit(array: pa.Array, field: pa.Field, refusal: Refusal) -> pa.Array:
         items = inner(array.flatten(), "element", kind.value_type)
         return pa.ListArray.from_arrays(offsets, items, mask=mask)
     return cast(array, field, refusal)
+
+
+def _stored(array: pa.Array, kind: Any) -> pa.Array:  # noqa: ANN401 - of pyarrow
+    """A column as Arrow stores it, but a UUID for a text as its text, and each value of runs."""
+    if pa.types.is_run_end_encoded(array.type):
+        return _stored(pc.run_end_decode(array), kind)
+    if not isinstance(array.type, pa.BaseExtensionType):
+        return array
+    if array.type.extension_name == "arrow.uuid" and is_text(kind):
+        return pa.array([one and str(one) for one in array.to_pylist()], pa.string())
+    return _stored(array.storage, kind)
 
 
 def _check_columns(given: Any, kind: Any, place: str = "") -> None:  # noqa: ANN401 - of pyarrow
