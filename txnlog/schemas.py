@@ -364,7 +364,7 @@ class SchemaAdmin:
         for version, one in earlier if mode != "NONE" else ():
             try:
                 codecs.append((version, _codec(one, state)))
-            except InvalidSchema as error:
+            except (InvalidSchema, UnknownSchema) as error:
                 unreadable.append(f"version {version} cannot be compared: {error}")
         return [*unreadable, *incompatibilities(mode, codec, codecs)]
 

@@ -7,6 +7,7 @@ import json
 import pickle
 import random
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -273,7 +274,8 @@ def other_registry(store: Store, one: RegisteredSchema, chooser: random.Random) 
     """Another registry writes a version: its keys have their fields in any order."""
     key = {"keytype": "SCHEMA", "subject": one.subject, "version": one.version, "magic": 1}
     fields = chooser.sample([*key.items()], len(key))
-    value = {"subject": one.subject, "version": one.version, "id": one.id, "schema": one.text}
+    value: dict[str, Any] = {"subject": one.subject, "version": one.version, "id": one.id}
+    value |= {"schema": one.text, "references": [*map(asdict, one.references)]}
     with store.producer() as producer:
         producer.send(TOPIC, json.dumps(value), key=json.dumps(dict(fields)))
 
@@ -283,9 +285,11 @@ RECURSIVE = {
     "name": "R",
     "fields": [{"name": "next", "type": ["null", "R"], "default": None}],
 }
-UNREADABLE = {
-    "a type of itself": (json.dumps(RECURSIVE), "type 'R' contains itself"),
-    "no schema": ("{", "it is not a schema of Avro"),
+GONE = (SchemaReference("I", "gone", 1),)
+UNREADABLE: dict[str, tuple[str, tuple[SchemaReference, ...], str]] = {
+    "a type of itself": (json.dumps(RECURSIVE), (), "type 'R' contains itself"),
+    "no schema": ("{", (), "it is not a schema of Avro"),
+    "a reference that is gone": (schema(x=None), GONE, "schema 2 refers to one"),
 }
 """Versions that other registries take, and why they have no columns."""
 
@@ -294,11 +298,13 @@ UNREADABLE = {
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_version_that_cannot_be_compared_is_named(store: Store, name: str, mode: str) -> None:
     """It is that version that is at fault, not the one which is to follow it."""
-    text, reason = UNREADABLE[name]
+    text, references, reason = UNREADABLE[name]
     store.topics.create(TOPIC, config={"cleanup.policy": "compact"})
-    for version, one in enumerate((schema(x=None), text), 1):
+    for version, (one, used) in enumerate(((schema(x=None), ()), (text, references)), 1):
         other_registry(
-            store, RegisteredSchema(version, "AVRO", one, (), "s", version), random.Random(version)
+            store,
+            RegisteredSchema(version, "AVRO", one, used, "s", version),
+            random.Random(version),
         )
     store.schemas.set_compatibility(check_mode(mode))
     found = store.schemas.check("s", schema(x=None, z=1))
