@@ -40,7 +40,7 @@ from txnlog.segments.parquet.open_segment import ParquetSegment
 from txnlog.segments.parquet.reader import read_row_groups
 from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
 from txnlog.segments.reader import check_order, read_batch, read_header
-from txnlog.segments.records import timestamps_ms
+from txnlog.segments.records import TIMESTAMP_COLUMNS, timestamps_ms
 from txnlog.segments.segment_file import SegmentFile
 
 _SEARCH_BYTES = 1 << 20
@@ -287,9 +287,21 @@ def _is_batch(window: Window, position: int, head: bytes, last_offset: int, tag:
     except CorruptRecord:
         return False
     stop = position + header.size_bytes
+    hides_offset = header.is_message_set and header.base_offset == 0
     follows = header.base_offset > last_offset or (
         window.file.identity is None and _begins_segment(header, tag)
     )
-    if not follows or stop > window.file.size_bytes:
+    if not (follows or hides_offset) or stop > window.file.size_bytes:
         return False
-    return has_right_checksum(header, window.file.read(position, stop))
+    data = window.file.read(position, stop)
+    if not has_right_checksum(header, data):
+        return False
+    return not hides_offset or _offset_inside(data) > last_offset
+
+
+def _offset_inside(data: BytesLike) -> int:
+    """The offset of an old wrapper, which its messages have; -1: it cannot be decoded."""
+    try:
+        return decode_batch(data, columns=TIMESTAMP_COLUMNS[1:]).header.base_offset
+    except (CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat):
+        return -1

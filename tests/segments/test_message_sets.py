@@ -20,6 +20,8 @@ from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnknownCodec, UnsupportedCompression
 from txnlog.segments.formats.codecs import compress
 from txnlog.segments.formats.message_sets import encode_message_set
+from txnlog.segments.inspect.dump import dump_segment
+from txnlog.segments.segment_file import SegmentFile
 
 CODECS = [Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ4]
 WHERE = r"x\.log at byte 9"
@@ -139,6 +141,42 @@ def test_offsets_inside_wrappers() -> None:
     ):
         messages = b"".join(message(magic, offset, b"k", b"v") for offset in inner)
         assert rows_and_offsets(wrapper(magic, wrapper_offset, messages))[1] == expected
+
+
+@pytest.mark.parametrize("damaged", range(3))
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_wrappers_behind_damage_are_found_whatever_their_offset_says(
+    codec: Compression, damaged: int
+) -> None:
+    """Producers of v0 leave 0 there; the messages inside have their offsets."""
+    for hidden in range(8):
+        parts = []
+        for n, base in enumerate((0, 5, 10)):
+            part = bytearray(
+                encode_message_set(numbered(5, start=base), 0, compression=codec, base_offset=base)
+            )
+            if hidden >> n & 1:
+                part[:8] = bytes(8)
+            parts.append(part)
+        parts[damaged][40] ^= 1
+        data = b"".join(parts)
+        file = SegmentFile(lambda start, stop, data=data: data[start:stop], len(data), "x.log")  # type: ignore[misc]
+        found = [
+            one.header.base_offset for one in dump_segment(file) if one.header and not one.damage
+        ]
+        assert found == [base for n, base in enumerate((0, 5, 10)) if n != damaged]
+
+
+@pytest.mark.parametrize("codec", range(4, 8))
+def test_a_wrapper_of_a_codec_that_is_none_is_shown_as_damage(codec: int) -> None:
+    data = wrapper(0, 0, message(0, 5, b"k", b"v"), attributes=codec)
+    sound = message(0, 6, b"k", b"v")
+    whole = data + sound
+    for there in (data, whole):
+        file = SegmentFile(lambda start, stop, there=there: there[start:stop], len(there), "x.log")  # type: ignore[misc]
+        first, *rest = dump_segment(file)
+        assert (first.size_bytes, first.damage is None) == (len(data), False)
+        assert [one.damage for one in rest] == [None] * (there is whole)
 
 
 def test_timestamps_of_wrappers() -> None:
