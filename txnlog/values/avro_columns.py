@@ -279,7 +279,8 @@ def _may_have_long_numbers(
 ) -> npt.NDArray[np.bool_]:
     """Whether some bytes of a value could be a number of more than 64 bits.
 
-    fastavro reads on, and takes what is left of it: so such values are passed over first.
+    fastavro reads on, and takes what is left of it: so such values are passed over first. Words of
+    other scripts look like such numbers too: values with these take two to four times as long.
     """
     found = np.zeros(len(starts), np.bool_)
     if len(starts):

@@ -58,7 +58,7 @@ class AvroField:
     made_default: list[Any] = field(default_factory=list, repr=False, compare=False)
     """What ``default_column`` has made of it, once it was asked for; or why it could not."""
     written_default: list[Any] = field(default_factory=list, repr=False, compare=False)
-    """The same as a value of Python's, once a value was written without the field."""
+    """The default as a value of Python's, once a value was written without the field."""
     left_to_fastavro: list[bool] = field(default_factory=list, repr=False, compare=False)
     """Whether fastavro writes the default as it is in JSON, once that was asked for."""
 
