@@ -630,6 +630,16 @@ def store_to_go_out(
     return store
 
 
+def abort_a_record(store: Store) -> None:
+    """Place one in ``t`` that no reader sees."""
+    with store.producer(transactional_id="a") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"1")
+        producer.flush()
+        producer.abort_transaction()
+
+
 @pytest.mark.parametrize("size", [900_000, 1_000_000, 1_048_000, 3_000_000])
 def test_records_go_out_that_the_store_takes(kafka: MockKafka, tmp_path: Path, size: int) -> None:
     """Whether Kafka takes them is for Kafka to say; what the client was told to refuse is named."""
@@ -794,12 +804,7 @@ def test_no_transaction_with_positions_alone_stays_open(
 ) -> None:
     """Out as in: readers would wait for its timeout."""
     store = store_to_go_out(kafka, tmp_path)
-    with store.producer(transactional_id="a") as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
-        producer.send("t", b"1")
-        producer.flush()
-        producer.abort_transaction()
+    abort_a_record(store)
     monkeypatch.setattr("txnlog.bridge.base._ATTEMPTS", 1)
     failing = {"commit_transaction": [error_of(KafkaError._STATE)]}
     disturbed: list[DisturbedProducer] = []
@@ -910,12 +915,7 @@ def test_what_was_passed_over_before_an_error_is_committed(
 ) -> None:
     """As records are: aborted ones that are deleted later would pass for lost."""
     store = store_to_go_out(kafka, tmp_path)
-    with store.producer(transactional_id="a") as producer:
-        producer.init_transactions()
-        producer.begin_transaction()
-        producer.send("t", b"1")
-        producer.flush()
-        producer.abort_transaction()
+    abort_a_record(store)
     polls = 0
     poll = txnlog.Consumer.poll
 

@@ -260,18 +260,23 @@ class _Document:
     def _anchors(self) -> Mapping[str, Any]:
         """The parts that have a name of their own; what two are called is none's."""
         found: dict[str, Any] = {}
-        left = [self.whole]
-        while left:
-            match left.pop():
-                case list() as items:
-                    left.extend(items)
-                case dict() as part:
-                    left.extend(part.values())
-                    for key, sign in (("$anchor", "#"), ("$id", ""), ("id", "")):
-                        name = part.get(key)
-                        if isinstance(name, str) and (sign or name.startswith("#")):
-                            found[sign + name] = None if sign + name in found else part
+        for part in _objects([self.whole]):
+            for key, sign in (("$anchor", "#"), ("$id", ""), ("id", "")):
+                name = part.get(key)
+                if isinstance(name, str) and (sign or name.startswith("#")):
+                    found[sign + name] = None if sign + name in found else part
         return found
+
+
+def _objects(left: list[Any]) -> Iterator[dict[str, Any]]:
+    """The JSON objects in these values, at any depth. The caller may add more values."""
+    while left:
+        match left.pop():
+            case list() as items:
+                left.extend(items)
+            case dict() as part:
+                left.extend(part.values())
+                yield part
 
 
 def _fit(value: Any, node: _Node, place: str, rows: RowColumns) -> Any:  # noqa: ANN401 - JSON
@@ -408,20 +413,15 @@ class _Comparison:
     def _changed(self, found: Any) -> Iterator[str]:  # noqa: ANN401
         """The references in a part of both, and behind these, to what is not the same."""
         left = [found]
-        while left:
-            match left.pop():
-                case list() as items:
-                    left.extend(items)
-                case dict() as part:
-                    left.extend(part.values())
-                    reference = part.get("$ref")
-                    if isinstance(reference, str) and reference not in self._must_be_same:
-                        self._must_be_same.add(reference)
-                        one, other = self._targets(reference)
-                        if one == other:
-                            left.append(one)
-                        else:
-                            yield reference
+        for part in _objects(left):
+            reference = part.get("$ref")
+            if isinstance(reference, str) and reference not in self._must_be_same:
+                self._must_be_same.add(reference)
+                one, other = self._targets(reference)
+                if one == other:
+                    left.append(one)
+                else:
+                    yield reference
 
 
 def _kinds(schema: Mapping[str, Any]) -> set[str] | None:
