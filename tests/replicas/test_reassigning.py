@@ -249,17 +249,19 @@ def test_no_copy_is_deleted_while_those_that_stay_are_damaged() -> None:
     assert them.storage.get(name) == b"1"
 
 
-def test_what_is_copied_is_whole_if_any_copy_is() -> None:
+@pytest.mark.parametrize("where", ["where it belongs", "elsewhere"])
+def test_what_is_copied_is_whole_if_any_copy_is(where: str) -> None:
     them = Set(2)
     name = FILES[0]
     first, lacking = keepers(them.roots.epoch(), name)
     other = next(one for one in them.roots.epoch().in_sync if one not in (first, lacking))
-    them.roots.heap(first).put(name, b"0")
-    them.roots.heap(other).put(name, b"1")
+    whole, damaged = (first, other) if where == "where it belongs" else (other, first)
+    them.roots.heap(damaged).put(name, b"0")
+    them.roots.heap(whole).put(name, b"1")
     (done,) = reassign(them.agreement, is_sound=is_whole)
-    assert (done.copied, done.deleted) == (1, 0)
+    assert (done.copied, done.deleted) == (1, int(whole == first))
     assert them.roots.heap(lacking).get(name) == b"1"
-    assert them.holders(name) == {first, lacking, other}
+    assert them.holders(name) == {first, lacking, whole}
 
 
 def test_a_segment_moves_with_its_index(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -502,10 +502,6 @@ def copies_that_stay_are_not_read(patch: Patch) -> None:
     patch.setattr(trim, "_is_enough", lambda *told: is_enough(*told[:-1], lambda *_: None))
 
 
-def what_is_copied_is_not_read(patch: Patch) -> None:
-    patch.setattr(reassignment, "sound_source", lambda *told: told[3])
-
-
 def whoever_is_forgotten_is_not_read(patch: Patch) -> None:
     """An old incarnation goes that alone has data whole."""
     check: Any = old_incarnations._check_data
@@ -601,7 +597,6 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (whoever_puts_an_epoch_is_first, {"cleans": 1, "operated": True, "first": 39}),
     (nothing_is_left_behind, {"stalls": True, "rates": CALM}),
     (copies_that_stay_are_not_read, {"decays": True, "placed": True, "first": 200024}),
-    (what_is_copied_is_not_read, {"decays": True, "placed": True, "first": 200007}),
     (whoever_is_forgotten_is_not_read, {"decays": True, "operated": True, "first": 200055}),
     (readers_decide, {}),
     (nobody_keeps_epochs, {}),

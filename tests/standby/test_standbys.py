@@ -796,6 +796,37 @@ def test_a_sweep_beside_another_one_who_follows(monkeypatch: pytest.MonkeyPatch)
     assert not states & {"damage", "unreadable"}
 
 
+class _ShowsNoData(ForwardingStorage):
+    """A disk that lists no data files just now."""
+
+    def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
+        return iter(()) if folder.endswith("/data") else self.inner.list_all(folder)
+
+
+def test_a_sweep_keeps_what_the_source_does_not_show_but_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its disk may not be mounted: a sweep beside another one who is about to put a round."""
+    source, target = HeapStorage(), HeapStorage()
+    store = attach(source, create=True, clock=VirtualClock(seed=1))
+    store.topics.create("t")
+    sweeps = follow(_ShowsNoData(source), target)
+    with store.producer() as producer:
+        producer.send("t", b"one")
+    slow = Follower(store_of(source, seed=4), target)
+    put, swept = Rounds.put, []
+
+    def put_late(rounds: Rounds, entry: Round) -> bool:
+        monkeypatch.setattr(Rounds, "put", put)
+        swept.append(sweeps.sweep())
+        return put(rounds, entry)
+
+    monkeypatch.setattr(Rounds, "put", put_late)
+    slow.follow()
+    assert swept == [0]
+    assert values(shown(target), "t") == [b"one"]
+
+
 # -- promotion -----------------------------------------------------------------------------------
 
 
