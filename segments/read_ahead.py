@@ -67,7 +67,7 @@ class Window:
         return data
 
 
-def aligned_chunks(size_bytes: int, chunk_bytes: int = DEFAULT_CHUNK_BYTES) -> list[range]:
+def aligned_chunks(size_bytes: int) -> list[range]:
     """The chunks of a window with ``aligned_bytes`` for a whole file without larger batches."""
-    starts = range(0, size_bytes, chunk_bytes)
-    return [range(start, min(start + chunk_bytes, size_bytes)) for start in starts]
+    starts = range(0, size_bytes, DEFAULT_CHUNK_BYTES)
+    return [range(start, min(start + DEFAULT_CHUNK_BYTES, size_bytes)) for start in starts]

@@ -71,16 +71,15 @@ _PINNED_BYTES = 1 << 14
 class SegmentSummary:
     """A written segment. Timestamps are -1 if there are no records; indexes may be empty.
 
-    ``base_timestamp_ms`` is the first record's; ``end_offset`` is the relative offset behind the
-    last record; ``index`` and ``time_index`` are the bytes of the files beside the segment, which
-    need not be stored when empty. ``tag`` is what the segment is recognised by.
+    ``end_offset`` is the relative offset behind the last record; ``index`` and ``time_index`` are
+    the bytes of the files beside the segment, which need not be stored when empty. ``tag`` is what
+    the segment is recognised by.
     """
 
     record_count: int
     end_offset: int
     batch_count: int
     size_bytes: int
-    base_timestamp_ms: int
     min_timestamp_ms: int
     max_timestamp_ms: int
     index: bytes
@@ -172,7 +171,6 @@ class SegmentWriter:
         self._next_offset = 0
         self._batch_count = 0
         self._size_bytes = 0
-        self._base_timestamp_ms = NO_TIMESTAMP_MS
         self._min_timestamp_ms = NO_TIMESTAMP_MS
         self._max_timestamp_ms = NO_TIMESTAMP_MS
         self._summary: SegmentSummary | None = None
@@ -201,11 +199,6 @@ class SegmentWriter:
     def record_count(self) -> int:
         """Records appended so far, written or waiting."""
         return self._written_rows + self._pending_rows
-
-    @property
-    def next_offset(self) -> int:
-        """The relative offset behind the last record; the next one's unless it brings its own."""
-        return self._next_offset
 
     def room(self) -> tuple[int, int]:
         """How many bytes (as ``record_sizes`` counts them) and rows of records still fit.
@@ -290,7 +283,6 @@ class SegmentWriter:
         least_ms = min(int(times.min()) for times in timestamps)
         most_ms = max(int(times.max()) for times in timestamps)
         if self._batch_count == 0:
-            self._base_timestamp_ms = int(timestamps[0][0])
             self._min_timestamp_ms, self._max_timestamp_ms = least_ms, most_ms
         self._min_timestamp_ms = min(self._min_timestamp_ms, least_ms)
         self._max_timestamp_ms = max(self._max_timestamp_ms, most_ms)
@@ -322,7 +314,6 @@ class SegmentWriter:
                 end_offset=self._next_offset,
                 batch_count=self._batch_count,
                 size_bytes=self._size_bytes,
-                base_timestamp_ms=self._base_timestamp_ms,
                 min_timestamp_ms=self._min_timestamp_ms,
                 max_timestamp_ms=self._max_timestamp_ms,
                 index=end.index,

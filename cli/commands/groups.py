@@ -156,7 +156,7 @@ LOG: list[Field[GroupLogEntry]] = [
     number("entry", "ENTRY", lambda entry: entry.entry),
     text("kind", "KIND", lambda entry: entry.kind),
     time("at_ms", "AT", lambda entry: entry.at_ms),
-    transaction_ref("transaction", "TRANSACTION", lambda entry: entry.transaction, wide=True),
+    transaction_ref("TRANSACTION", lambda entry: entry.transaction, wide=True),
     text("marker", "MARKER", lambda entry: entry.marker),
     Field("offsets", "OFFSETS", _get_moves, _show_moves),
     number("generation", "GENERATION", lambda entry: entry.generation),

@@ -104,7 +104,7 @@ FIELDS: list[Field[Entry]] = [
     time("at_ms", "AT", lambda found: None if found.entry is None else found.entry.at_ms),
     text("marker", "MARKER", _join_markers),
     flag("checkpoint", "CHECKPOINT", lambda found: found.has_checkpoint, "yes", "-", wide=True),
-    transaction_ref("transaction", "TRANSACTION", lambda found: found.transaction, elastic=1),
+    transaction_ref("TRANSACTION", lambda found: found.transaction, elastic=1),
     number("missing_count", None, lambda found: found.missing_count),
     size("size_bytes", "BYTES", lambda found: found.size_bytes, wide=True),
     text("path", None, lambda found: found.path),

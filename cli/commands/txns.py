@@ -131,7 +131,7 @@ PRODUCERS: list[Field[ProducerDescription]] = [
     number("producer_epoch", "EPOCH", lambda producer: producer.producer_epoch),
     number("last_sequence", "LAST SEQ", lambda producer: producer.last_sequence),
     time("last_at_ms", "LAST WRITE", lambda producer: producer.last_at_ms, wide=True),
-    transaction_ref("transaction", "OPEN TXN", lambda producer: producer.transaction),
+    transaction_ref("OPEN TXN", lambda producer: producer.transaction),
     number("transaction_start_offset", "FROM", lambda known: known.transaction_start_offset),
 ]
 

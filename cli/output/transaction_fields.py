@@ -56,7 +56,6 @@ ENTRIES: list[Field[EntryRef]] = [
 
 
 def transaction_ref(
-    key: str,
     title: str,
     get: Callable[[T], TransactionRef | None],
     *,
@@ -73,7 +72,7 @@ def transaction_ref(
         ref = get(item)
         return "-" if ref is None else f"{escape_text(ref.transactional_id)} {ref.number}"
 
-    return Field(key, title, get_json, show, wide=wide, elastic=elastic)
+    return Field("transaction", title, get_json, show, wide=wide, elastic=elastic)
 
 
 def print_transaction(output: Output, txn: TransactionDescription) -> None:

@@ -77,7 +77,6 @@ def dump_segment(
     *,
     joins_messages: bool = False,
     chunk_bytes: int = DEFAULT_CHUNK_BYTES,
-    max_uncompressed_bytes: int = DEFAULT_MAX_UNCOMPRESSED_BYTES,
 ) -> Iterator[DumpedBatch]:
     """Yield every byte of the file once, in order, as batches and damaged stretches.
 
@@ -89,7 +88,7 @@ def dump_segment(
     file is shorter than it was said to be.
     """
     if file.is_parquet:
-        yield from _dump_row_groups(file, max_uncompressed_bytes)
+        yield from _dump_row_groups(file)
         return
     window, name = Window(file), file.name
     position, last_offset, tag = 0, -1, NO_TAG
@@ -126,13 +125,7 @@ def dump_segment(
         try:
             if file.identity is not None:
                 file.identity.check(first, name, position)
-            decoded = decode_batch(
-                data,
-                name=name,
-                position=position,
-                header=header,
-                max_uncompressed_bytes=max_uncompressed_bytes,
-            )
+            decoded = decode_batch(data, name=name, position=position, header=header)
             check_order(decoded.header, last_offset, name, position)
         except (CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat) as error:
             decoded, damage = None, str(error)
@@ -148,7 +141,7 @@ def dump_segment(
         yield held
 
 
-def _dump_row_groups(file: SegmentFile, max_uncompressed_bytes: int) -> Iterator[DumpedBatch]:
+def _dump_row_groups(file: SegmentFile) -> Iterator[DumpedBatch]:
     """Row groups as batches; the first begins with the file, the last ends with it.
 
     Without its footer nothing of a Parquet file can be read. A damaged page index is a separate
@@ -179,7 +172,7 @@ def _dump_row_groups(file: SegmentFile, max_uncompressed_bytes: int) -> Iterator
         crc_ok = None if group.crc is None else crc32c.crc32c(data) == group.crc
         decoded, damage = None, None
         try:
-            (found,) = read_row_groups(segment, [group], None, max_uncompressed_bytes)
+            (found,) = read_row_groups(segment, [group], None, DEFAULT_MAX_UNCOMPRESSED_BYTES)
             decoded = DecodedBatch(group.header, found.records, found.offset_deltas)
         except (CorruptRecord, UnsupportedRecordFormat) as error:
             damage = str(error)

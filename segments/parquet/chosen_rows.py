@@ -81,7 +81,6 @@ class _Choosing:
     ) -> None:
         self._segment = segment
         self._groups = groups
-        self._columns = columns
         self._choice = choice
         self._made = None
         stored: Sequence[str] = _names(columns)

@@ -52,7 +52,7 @@ def plan_read(options: Mapping[str, str]) -> ReadPlan:
     if coordinator is not None:
         assert parsed.group_id is not None
         provenance.delete_notes(store, coordinator.transactional_id)
-        coordinator.begin(consumed=pinned.consumed(parsed.group_id))
+        coordinator.begin(pinned.consumed(parsed.group_id))
         origin = provenance.origin_of(store, coordinator.state)
     return ReadPlan(
         store.storage, columns, parsed.task_sizes, pinned.ranges, origin, parsed.skip_damaged

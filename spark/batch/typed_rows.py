@@ -171,8 +171,6 @@ class TypedRows:
 
     def __init__(self, spec: TopicSpec) -> None:
         assert spec.schema is not None
-        self._spec = spec
-        self._schema = spec.schema
         constraints = constraints_of(spec.config, spec.schema)
         self._records = TypedRecords(spec.topic, spec.schema, constraints)
 

@@ -41,7 +41,7 @@ def ongoing(store: Store, transactional_id: str) -> TransactionRef:
     """A transaction that has named the topic, and whose writer is not there any more."""
     producer = begin(another(store), transactional_id, AGE_MS)
     assert producer._coordinator is not None
-    producer._coordinator.begin(["t"])
+    producer._coordinator._participate(["t"], (), ())
     return producer._coordinator.state.ref
 
 

@@ -335,7 +335,7 @@ def test_old_manifests_are_not_looked_at_for_cuts(store: Store, clock: VirtualCl
     log = store.logs.topic("t")
     assert log.kept_apart().first_entry == 0
     at_ms = clock.time_ms
-    clock.time_ms += store.logs.recent_ms + 1
+    clock.time_ms += store.logs._policy.recent_ms + 1
     append_each(store, "y", 40)
     first = newest_list(store).manifests[0]
     assert log.kept_apart().first_entry >= first.end_entry

@@ -132,7 +132,7 @@ def test_only_what_a_read_has_begun_is_gone_on_with(
     dead = Coordinator(store.logs, "p", 60_000)
     dead.initialize()
     if reads:
-        dead.begin(consumed=[ConsumedOffset("g", "t", 0, None, 1)] if consumes else ())
+        dead.begin([ConsumedOffset("g", "t", 0, None, 1)] if consumes else ())
     if places:
         dead.place({"t": uploaded(store, "t")})
     fresh = attach(store.storage, clock=clock)

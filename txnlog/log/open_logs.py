@@ -105,11 +105,6 @@ class Logs:
         self._topics = _Opened[TopicLog](self.clock)
         self._groups = _Opened[GroupLog](self.clock)
 
-    @property
-    def recent_ms(self) -> int:
-        """Appends younger than this are kept apart for consistent cuts."""
-        return self._policy.recent_ms
-
     def topic(self, topic: str) -> TopicLog:
         """The log of a topic, whether it exists or not. Raises InvalidTopic."""
         with self._lock:

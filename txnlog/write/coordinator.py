@@ -235,10 +235,10 @@ class Coordinator:
         """A new transaction begins, though nothing is written yet."""
         self.decided = None
 
-    def begin(self, topics: Iterable[str] = (), *, consumed: Sequence[ConsumedOffset] = ()) -> None:
+    def begin(self, consumed: Sequence[ConsumedOffset] = ()) -> None:
         """Put Ongoing at once, for a transaction that another process will continue."""
         self._logs.confirm_ends((read.topic, read.partition, read.end) for read in consumed)
-        self._participate(topics, {c.group_id for c in consumed}, consumed)
+        self._participate((), {c.group_id for c in consumed}, consumed)
 
     def place(
         self,
