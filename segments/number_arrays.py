@@ -33,6 +33,16 @@ def numbers_of(array: pa.Array) -> _Numbers:
     return np.frombuffer(data, kind, len(array), array.offset * kind.itemsize)
 
 
+def numbers_of_column(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """The whole numbers of a column without nulls. Raises ArrowInvalid: it has some."""
+    return np.concatenate([np.empty(0, np.int64), *map(numbers_of, column.chunks)])
+
+
+def as_array(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array; without a copy if it is one."""
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
 def text_array(texts: Sequence[str]) -> pa.Array:
     """Texts of less than 2 GiB, none of them null."""
     encoded = [text.encode() for text in texts]

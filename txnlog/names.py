@@ -241,26 +241,21 @@ def check_topic(topic: str) -> str:
 
 def check_group_id(group_id: str) -> str:
     """Return ``group_id`` if it can name a consumer group, else raise InvalidGroupId."""
-    if not isinstance(group_id, str) or not group_id:
-        raise InvalidGroupId(f"a group id must be a non-empty string, not {group_id!r}")
-    check_text(group_id, "group id", InvalidGroupId)
-    if len(_encode(group_id)) > _MAX_ENCODED_BYTES:
-        raise InvalidGroupId(f"group id {group_id[:40]!r}... is too long for a file name")
-    return group_id
+    return _check_id(group_id, "group id", InvalidGroupId)
 
 
 def check_transactional_id(transactional_id: str) -> str:
     """Return ``transactional_id`` if it is usable, else raise InvalidTransactionalId."""
-    if not isinstance(transactional_id, str) or not transactional_id:
-        raise InvalidTransactionalId(
-            f"a transactional id must be a non-empty string, not {transactional_id!r}"
-        )
-    check_text(transactional_id, "transactional id", InvalidTransactionalId)
-    if len(_encode(transactional_id)) > _MAX_ENCODED_BYTES:
-        raise InvalidTransactionalId(
-            f"transactional id {transactional_id[:40]!r}... is too long for a file name"
-        )
-    return transactional_id
+    return _check_id(transactional_id, "transactional id", InvalidTransactionalId)
+
+
+def _check_id(name: str, what: str, error: type[TxnlogError]) -> str:
+    if not isinstance(name, str) or not name:
+        raise error(f"a {what} must be a non-empty string, not {name!r}")
+    check_text(name, what, error)
+    if len(_encode(name)) > _MAX_ENCODED_BYTES:
+        raise error(f"{what} {name[:40]!r}... is too long for a file name")
+    return name
 
 
 def check_text(

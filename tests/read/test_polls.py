@@ -12,11 +12,11 @@ from tests.support.groups.alone import read_alone
 from tests.support.log.settling import settle_early
 from tests.support.runtime.call_counts import calls_of
 from tests.support.steps import another, append, begin_with, new_store
+from txnlog.config import AutoOffsetReset
 from txnlog.errors import OffsetOutOfRange, StorageError
 from txnlog.names import TopicPartition
 from txnlog.read import joined_reads
 from txnlog.read.segment_ranges import SegmentRange
-from txnlog.read.start_positions import Reset
 from txnlog.read.topic_view import TopicView
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
@@ -115,7 +115,9 @@ def test_an_offset_that_is_committed_during_a_poll_is_not_out_of_range() -> None
 
 @pytest.mark.parametrize("reset", ["earliest", "latest", "none"])
 @pytest.mark.parametrize("deleted_to", [0, 1, 2, 3])
-def test_a_paused_partition_hinders_no_other(store: Store, reset: Reset, deleted_to: int) -> None:
+def test_a_paused_partition_hinders_no_other(
+    store: Store, reset: AutoOffsetReset, deleted_to: int
+) -> None:
     """It stays where it is, also out of range: the policy holds once it is resumed."""
     store.topics.alter("t", partitions=2)
     t1 = TopicPartition("t", 1)

@@ -20,7 +20,7 @@ from crc32c import crc32c
 from txnlog.errors import CorruptEntry
 from txnlog.limits import MOST_STATE_BYTES, SEGMENT_NAME
 from txnlog.names import OWN_FILE
-from txnlog.segments.number_arrays import numbers_of
+from txnlog.segments.number_arrays import numbers_of_column
 from txnlog.segments.untrusted import read_table
 from txnlog.state.manifest import ManifestRef, PartitionSpan
 from txnlog.state.producers import ProducerState, SequenceRange, remember
@@ -198,12 +198,12 @@ class ManifestTable:
 
     def ints(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """A column of whole numbers without nulls."""
-        return _ints(self.table.column(name))
+        return numbers_of_column(self.table.column(name))
 
     def end_offsets(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Behind each segment's last offset."""
         counts = pc.coalesce(self.table.column("kafka_offset_count"), self.table["record_count"])
-        return self.ints("base_offset") + _ints(counts)
+        return self.ints("base_offset") + numbers_of_column(counts)
 
     def is_of_kafka(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Which segments are files that a broker wrote."""
@@ -477,13 +477,8 @@ class ManifestTable:
         return found
 
 
-def _ints(column: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Whole numbers without nulls."""
-    return np.concatenate([np.empty(0, np.int64), *map(numbers_of, column.chunks)])
-
-
 def _flags(column: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return _ints(column.cast(pa.uint8())).astype(np.bool_)
+    return numbers_of_column(column.cast(pa.uint8())).astype(np.bool_)
 
 
 def _most_bytes(count: int) -> int:
@@ -505,7 +500,9 @@ def _check_rows(table: pa.Table) -> None:
         ends = pc.min_max(column).as_py()
         if ends["min"] is not None and not _LEAST[name] <= ends["min"] <= ends["max"] <= _MAX_SIZE:
             raise ValueError(f"column {name} has values from {ends['min']} to {ends['max']}")
-    offsets, partitions = (_ints(table.column(name)) for name in ("base_offset", "partition"))
+    offsets, partitions = (
+        numbers_of_column(table.column(name)) for name in ("base_offset", "partition")
+    )
     ascends = (partitions[1:] > partitions[:-1]) | (
         (partitions[1:] == partitions[:-1]) & (offsets[1:] >= offsets[:-1])
     )

@@ -33,7 +33,7 @@ from txnlog.read.scanned_ranges import read_each
 from txnlog.read.schema import SCAN_SCHEMA, TYPED_METADATA, ScanColumns, scan_columns
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.schema import DELETED, TopicSchema
-from txnlog.segments.number_arrays import arrow_of, numbers_of
+from txnlog.segments.number_arrays import arrow_of, as_array, numbers_of, numbers_of_column
 from txnlog.segments.records import Int64Array
 from txnlog.storage.base import Storage
 
@@ -282,7 +282,7 @@ def _images(rows: pa.Table, records: _Records, columns: ChangeColumns) -> Iterat
         arrays = [
             named
             if name == CHANGE
-            else _whole(where[name] if name in columns.place else images[name])
+            else as_array(where[name] if name in columns.place else images[name])
             for name in columns.names
         ]
         yield pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
@@ -431,9 +431,9 @@ class _Records:
         deletes = flags.is_null() if columns.is_plain else flags
         return cls(
             ids,
-            _numbers(rows[partition].cast(pa.int64())),
-            _numbers(rows[offset]),
-            _numbers(rows[timestamp].cast(pa.int64())),
+            numbers_of_column(rows[partition].cast(pa.int64())),
+            numbers_of_column(rows[offset]),
+            numbers_of_column(rows[timestamp].cast(pa.int64())),
             np.asarray(deletes, dtype=np.bool_),
             older,
         )
@@ -523,12 +523,3 @@ def _filter(batch: pa.RecordBatch, keys: pa.Array, stays: _Mask) -> tuple[pa.Rec
         return batch, keys
     mask = pa.array(stays)
     return batch.filter(mask), keys.filter(mask)
-
-
-def _numbers(column: pa.ChunkedArray) -> Int64Array:
-    """Those of a column without nulls."""
-    return np.concatenate([np.empty(0, np.int64), *map(numbers_of, column.chunks)])
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

@@ -29,13 +29,13 @@ from txnlog.columns.keys import encode_keys, home_of
 from txnlog.errors import InvalidOption
 from txnlog.read.filtered_ranges import matching_ranges
 from txnlog.read.key_lookups import look_up
-from txnlog.read.newest_fold import NewestFold, key_names, numbers, wide
+from txnlog.read.newest_fold import NewestFold, key_names, wide
 from txnlog.read.scanned_ranges import read_each
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.sound_ranges import DamagedRecords, Report, read_sound
 from txnlog.schema import DELETED
-from txnlog.segments.number_arrays import arrow_of, numbers_of
+from txnlog.segments.number_arrays import arrow_of, numbers_of, numbers_of_column
 from txnlog.segments.records import Int64Array
 from txnlog.storage.base import Storage
 
@@ -321,23 +321,23 @@ def _offsets(
 ) -> dict[int, Int64Array]:
     """By partition, the offsets of rows that are the newest of all partitions."""
     if strays is None:
-        return {number: numbers(table["offset"]) for number, table in tables.items()}
+        return {number: numbers_of_column(table["offset"]) for number, table in tables.items()}
     alone: dict[int, Int64Array] = {}
     shared = NewestFold(key_count, by_time=True)
     for number, table in tables.items():
         is_shared = _are_in(_lookup(table, key_count), strays)
-        alone[number] = numbers(table["offset"].filter(pc.invert(is_shared)))
+        alone[number] = numbers_of_column(table["offset"].filter(pc.invert(is_shared)))
         some = table.filter(is_shared)
         shared.add(some.append_column("partition", arrow_of(np.full(len(some), number, np.int64))))
     rows = shared.finish()
     assert rows is not None
-    partitions, offsets = numbers(rows["partition"]), numbers(rows["offset"])
+    partitions, offsets = numbers_of_column(rows["partition"]), numbers_of_column(rows["offset"])
     return {n: np.concatenate([found, offsets[partitions == n]]) for n, found in alone.items()}
 
 
 def _keys_at(table: pa.Table, key_count: int, offsets: Int64Array) -> pa.Table:
     """The keys of the rows with these offsets, in their order."""
-    found = numbers(table["offset"])
+    found = numbers_of_column(table["offset"])
     order = np.argsort(found)
     rows = order[np.searchsorted(found[order], offsets)]
     return table.select(key_names(key_count)).take(arrow_of(rows))

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
-from txnlog.segments.number_arrays import arrow_of, numbers_of
-from txnlog.segments.records import Int64Array
+from txnlog.segments.number_arrays import arrow_of, numbers_of_column
 
 _LEAST_ROWS: Final = 1 << 21
 _LEAST_BYTES: Final = 128 << 20
@@ -75,14 +74,16 @@ class NewestFold:
         ranks = np.arange(rows.num_rows)
         order = None
         if self._by_time:
-            order = np.lexsort((numbers(rows["partition"]), numbers(rows["timestamp"])))
+            order = np.lexsort(
+                (numbers_of_column(rows["partition"]), numbers_of_column(rows["timestamp"]))
+            )
             ranks[order] = np.arange(rows.num_rows)
         grouping = pa.table({"rank": arrow_of(ranks)})
         fixed = {name: _as_fixed(rows[name]) for name in self._keys}
         for name, column in fixed.items():
             grouping = grouping.append_column(name, rows[name] if column is None else column)
         found = grouping.group_by(self._keys, use_threads=False).aggregate([("rank", "max")])
-        chosen = numbers(found["rank_max"])
+        chosen = numbers_of_column(found["rank_max"])
         if order is not None:
             chosen = order[chosen]
         columns = {
@@ -90,17 +91,12 @@ class NewestFold:
             for name, column in fixed.items()
         }
         for name in rows.schema.names[len(self._keys) :]:
-            columns[name] = arrow_of(numbers(rows[name])[chosen])
+            columns[name] = arrow_of(numbers_of_column(rows[name])[chosen])
         return pa.table(columns)
 
 
 def key_names(count: int) -> list[str]:
     return [f"key{number}" for number in range(count)]
-
-
-def numbers(column: pa.ChunkedArray) -> Int64Array:
-    """Those of a column without nulls."""
-    return np.concatenate([np.empty(0, np.int64), *map(numbers_of, column.chunks)])
 
 
 def _with_long_positions(schema: pa.Schema) -> pa.Schema:

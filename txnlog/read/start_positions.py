@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import get_args
 
+from txnlog.config import AutoOffsetReset
 from txnlog.errors import InvalidOption, NoOffsetForPartition, OffsetOutOfRange
 from txnlog.names import TopicPartition
 from txnlog.read.topic_view import TopicView
-
-Reset = Literal["earliest", "latest", "none"]
-_RESETS: Final[tuple[Reset, ...]] = ("earliest", "latest", "none")
 
 _logger = logging.getLogger(__name__)
 
@@ -20,16 +18,17 @@ _logger = logging.getLogger(__name__)
 class StartPositions:
     """Kafka's ``auto.offset.reset``, for a group or for a consumer without one."""
 
-    reset: Reset
+    reset: AutoOffsetReset
     group_id: str | None
 
     @classmethod
     def of(cls, reset: str, group_id: str | None) -> StartPositions:
         """The rule of this name. Raises InvalidOption."""
-        for known in _RESETS:
+        resets: tuple[AutoOffsetReset, ...] = get_args(AutoOffsetReset)
+        for known in resets:
             if known == reset:
                 return cls(known, group_id)
-        raise InvalidOption(f"auto_offset_reset {reset!r} is not one of {', '.join(_RESETS)}")
+        raise InvalidOption(f"auto_offset_reset {reset!r} is not one of {', '.join(resets)}")
 
     def start(
         self, view: TopicView, where: TopicPartition, at: int | None, first_partitions: int

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from txnlog.columns.key_parts import HASH_BITS, MOST_PART_BITS, WHOLE, KeyPart, Mask, hash_keys
 from txnlog.columns.keys import Hashes
+from txnlog.segments.number_arrays import as_array
 from txnlog.segments.records import Int64Array
 
 _Piece: TypeAlias = tuple[int, npt.NDArray[np.int32] | slice, pa.Array]
@@ -82,7 +83,7 @@ class _Bucket:
             }
         )
         found = table.group_by("key", use_threads=False).aggregate([("position", "max")])
-        self.keys, self.positions = _as_array(found["key"]), _as_array(found["position_max"])
+        self.keys, self.positions = as_array(found["key"]), as_array(found["position_max"])
 
     def filter(self, inside: Mask) -> None:
         """Keep some of the keys."""
@@ -191,7 +192,3 @@ def _split_by_hash(keys: pa.Array, hashes: Hashes) -> Iterator[_Piece]:
         if stop > start:
             yield number, order[start:stop], ordered.slice(start, stop - start)
         start = stop
-
-
-def _as_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
