@@ -19,12 +19,15 @@ from typer.core import TyperCommand
 from txnlog.cli.completion import complete
 from txnlog.cli.input.aliases import AliasedGroup
 from txnlog.cli.input.options import BytesOption, Format, OutputOption, StorageOptions, StoreOption
+from txnlog.cli.input.value_options import VALUE_OPTIONS, ValueChoice
 from txnlog.cli.session import Session, open_session
 
 Verb: TypeAlias = Callable[Concatenate[Session, ...], None]
 
 OWN_OUTPUT: Final = "file_output"
 """The parameter of a verb that takes the place of the common ``-o``."""
+_VALUES: Final = "values"
+"""The parameter of a verb that decodes values: it stands for the options that say how."""
 _FIRST: Final = Parameter("ctx", Parameter.KEYWORD_ONLY, annotation=typer.Context)
 _COMMON: Final = [
     Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
@@ -72,9 +75,13 @@ def _with_session(verb: Verb) -> Callable[..., None]:
         output: Format | None = None,
         **own: Any,  # noqa: ANN401 - whatever the verb takes
     ) -> None:
+        if decodes:
+            own[_VALUES] = ValueChoice.of(**{o.name: own.pop(o.name) for o in VALUE_OPTIONS})
         verb(open_session(ctx.obj, store, storage_option, output, in_bytes), **own)
 
     _, *own = inspect.signature(verb, eval_str=True).parameters.values()
+    decodes = any(parameter.name == _VALUES for parameter in own)
+    own = [o for p in own for o in (VALUE_OPTIONS if p.name == _VALUES else [p])]
     complete(own)
     named = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own]
     # A verb that writes files has an option -o of its own, with more to choose from.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -87,6 +88,31 @@ ShortTemplateOption = Annotated[str | None, typer.Option("-f", hidden=True)]
 """kcat's option, for verbs that cannot follow; hidden in help, because tail has another."""
 MaxRecordsOption = Annotated[
     int, typer.Option("-n", "--max-records", "--max", min=0, help="At most this many.")
+]
+ToFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--to-file",
+        metavar="PATH",
+        help="Into a new .parquet, .arrow or .csv file.",
+        show_default=False,
+    ),
+]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="COLUMN,...",
+        help="Only these, in files, Parquet, CSV and Arrow.",
+        show_default=False,
+    ),
+]
+EscapeFormulasOption = Annotated[
+    bool,
+    typer.Option(
+        "--escape-formulas",
+        help="For CSV: an apostrophe before what spreadsheets take for a formula.",
+    ),
 ]
 LatestOption = Annotated[
     bool, typer.Option("--latest", help="Only the newest record of each key; no tombstones.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from enum import Enum
+from inspect import Parameter
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -26,7 +27,7 @@ class ValueFormat(str, Enum):
     JSON = "json"
 
 
-ValueFormatOption = Annotated[
+_Format = Annotated[
     ValueFormat | None,
     typer.Option(
         "--value-format",
@@ -34,7 +35,7 @@ ValueFormatOption = Annotated[
         show_default=False,
     ),
 ]
-SubjectOption = Annotated[
+_Subject = Annotated[
     str | None,
     typer.Option(
         "--value-subject",
@@ -43,7 +44,7 @@ SubjectOption = Annotated[
         show_default=False,
     ),
 ]
-MessageOption = Annotated[
+_Message = Annotated[
     str | None,
     typer.Option(
         "--value-message",
@@ -52,7 +53,7 @@ MessageOption = Annotated[
         show_default=False,
     ),
 ]
-RegistryOption = Annotated[
+_Registry = Annotated[
     str | None,
     typer.Option(
         "--registry",
@@ -61,7 +62,19 @@ RegistryOption = Annotated[
         show_default=False,
     ),
 ]
-IdBytesOption = Annotated[int, typer.Option("--id-bytes", metavar="4|8", help="How long ids are.")]
+_IdBytes = Annotated[int, typer.Option("--id-bytes", metavar="4|8", help="How long ids are.")]
+
+VALUE_OPTIONS: Final = [
+    Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    for name, default, annotation in (
+        ("value_format", None, _Format),
+        ("value_subject", None, _Subject),
+        ("value_message", None, _Message),
+        ("registry", None, _Registry),
+        ("id_bytes", 4, _IdBytes),
+    )
+]
+"""What typer reads in place of a verb's parameter ``values``, which gets a ValueChoice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +91,20 @@ class ValueChoice:
     def of(
         cls,
         value_format: ValueFormat | None,
-        subject: str | None,
-        message: str | None,
+        value_subject: str | None,
+        value_message: str | None,
         registry: str | None,
         id_bytes: int,
     ) -> ValueChoice | None:
         """None without a format. Raises BadParameter."""
         if value_format is None:
-            if (subject, message, registry, id_bytes) != (None, None, None, 4):
+            if (value_subject, value_message, registry, id_bytes) != (None, None, None, 4):
                 raise typer.BadParameter(
                     "--value-subject, --value-message, --registry and --id-bytes need "
                     "--value-format"
                 )
             return None
-        return cls(value_format, subject, message, registry, id_bytes)
+        return cls(value_format, value_subject, value_message, registry, id_bytes)
 
     def open(self, store: Store, topic: str) -> ValueReader:
         """Find the schema. Raises what :class:`txnlog.values.ValueReader` does."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,15 +12,15 @@ from txnlog.cli.commands.records.read import RecordOutput
 from txnlog.cli.input.options import Format, TargetArgument
 from txnlog.cli.input.places import parse_target
 from txnlog.cli.input.record_filter import FindKeyOption, GrepOption, RecordFilter, WhereOption
-from txnlog.cli.input.record_options import Encoding, EncodingOption, parse_moment
-from txnlog.cli.input.value_options import (
-    IdBytesOption,
-    MessageOption,
-    RegistryOption,
-    SubjectOption,
-    ValueChoice,
-    ValueFormatOption,
+from txnlog.cli.input.record_options import (
+    ColumnsOption,
+    Encoding,
+    EncodingOption,
+    EscapeFormulasOption,
+    ToFileOption,
+    parse_moment,
 )
+from txnlog.cli.input.value_options import ValueChoice
 from txnlog.cli.output.decoded_text import DecodedText
 from txnlog.cli.output.fields import Field, text
 from txnlog.cli.output.record_fields import Record, read_scanned, record_fields
@@ -52,31 +51,6 @@ _Until = Annotated[
 _MaxRows = Annotated[
     int | None,
     typer.Option("-n", "--max-rows", "--max", min=0, help="At most this many.", show_default=False),
-]
-_ToFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--to-file",
-        metavar="PATH",
-        help="Into a new .parquet, .arrow or .csv file.",
-        show_default=False,
-    ),
-]
-_Columns = Annotated[
-    str | None,
-    typer.Option(
-        "--columns",
-        metavar="COLUMN,...",
-        help="Only these, in files, Parquet, CSV and Arrow.",
-        show_default=False,
-    ),
-]
-_EscapeFormulas = Annotated[
-    bool,
-    typer.Option(
-        "--escape-formulas",
-        help="For CSV: an apostrophe before what spreadsheets take for a formula.",
-    ),
 ]
 _Output = Annotated[
     RecordOutput | None,
@@ -114,15 +88,11 @@ def show_changes(
     grep: GrepOption = None,
     where: WhereOption = None,
     encoding: EncodingOption = Encoding.TEXT,
-    to_file: _ToFile = None,
-    columns: _Columns = None,
-    escape_formulas: _EscapeFormulas = False,
+    to_file: ToFileOption = None,
+    columns: ColumnsOption = None,
+    escape_formulas: EscapeFormulasOption = False,
     file_output: _Output = None,
-    value_format: ValueFormatOption = None,
-    value_subject: SubjectOption = None,
-    value_message: MessageOption = None,
-    registry: RegistryOption = None,
-    id_bytes: IdBytesOption = 4,
+    values: ValueChoice | None = None,
 ) -> None:
     """Show inserts, updates and deletes, by key.
 
@@ -144,7 +114,6 @@ def show_changes(
     if place.partition is not None:
         raise typer.BadParameter("a key may be in several partitions: name the topic alone")
     wanted = RecordFilter.of(key, grep, where)
-    values = ValueChoice.of(value_format, value_subject, value_message, registry, id_bytes)
     piped = None if file_output is None else FileFormat.__members__.get(file_output.name)
     file = None
     if to_file is not None or piped is not None:

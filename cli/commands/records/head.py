@@ -15,14 +15,7 @@ from txnlog.cli.input.record_options import (
     TemplateOption,
 )
 from txnlog.cli.input.scan_plan import plan_scan
-from txnlog.cli.input.value_options import (
-    IdBytesOption,
-    MessageOption,
-    RegistryOption,
-    SubjectOption,
-    ValueChoice,
-    ValueFormatOption,
-)
+from txnlog.cli.input.value_options import ValueChoice
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.decoded_text import DecodedText
 from txnlog.cli.output.record_fields import read_scanned
@@ -38,11 +31,7 @@ def head_records(
     encoding: EncodingOption = Encoding.TEXT,
     template: TemplateOption = None,
     skip_damaged: SkipDamagedOption = False,
-    value_format: ValueFormatOption = None,
-    value_subject: SubjectOption = None,
-    value_message: MessageOption = None,
-    registry: RegistryOption = None,
-    id_bytes: IdBytesOption = 4,
+    values: ValueChoice | None = None,
 ) -> None:
     """Show the oldest records of all partitions, by their times.
 
@@ -54,7 +43,6 @@ def head_records(
       txnlog records head orders -n 3
     """
     where, printer = parse_target(target), RecordPrinter.of(encoding, template)
-    values = ValueChoice.of(value_format, value_subject, value_message, registry, id_bytes)
     opened = session.open_to_read()
     snapshot = opened.snapshot([where.topic], isolation_level=isolation_level.value)
     decoded = DecodedText.of(values, opened, where.topic)

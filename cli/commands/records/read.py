@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,8 +17,10 @@ from txnlog.cli.input.record_filter import (
 )
 from txnlog.cli.input.record_options import (
     AsOfOption,
+    ColumnsOption,
     Encoding,
     EncodingOption,
+    EscapeFormulasOption,
     FromOption,
     Isolation,
     IsolationOption,
@@ -28,19 +29,13 @@ from txnlog.cli.input.record_options import (
     ShortTemplateOption,
     SkipDamagedOption,
     TemplateOption,
+    ToFileOption,
     ToOption,
     join_range,
     parse_moment,
 )
 from txnlog.cli.input.scan_plan import plan_scan
-from txnlog.cli.input.value_options import (
-    IdBytesOption,
-    MessageOption,
-    RegistryOption,
-    SubjectOption,
-    ValueChoice,
-    ValueFormatOption,
-)
+from txnlog.cli.input.value_options import ValueChoice
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.decoded_text import DecodedText
 from txnlog.cli.output.record_fields import convert_consumed, read_scanned
@@ -76,40 +71,15 @@ _Output = Annotated[
         show_default=False,
     ),
 ]
-_Columns = Annotated[
-    str | None,
-    typer.Option(
-        "--columns",
-        metavar="COLUMN,...",
-        help="Only these, in files, Parquet, CSV and Arrow.",
-        show_default=False,
-    ),
-]
 _MaxRecords = Annotated[
     int | None,
     typer.Option(
         "-n", "--max-records", "--max", min=0, help="At most this many.", show_default=False
     ),
 ]
-_ToFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--to-file",
-        metavar="PATH",
-        help="Into a new .parquet, .arrow or .csv file.",
-        show_default=False,
-    ),
-]
 _NamedFormat = Annotated[
     FileFormat | None,
     typer.Option("--file-format", help="If the name does not tell.", show_default=False),
-]
-_EscapeFormulas = Annotated[
-    bool,
-    typer.Option(
-        "--escape-formulas",
-        help="For CSV: an apostrophe before what spreadsheets take for a formula.",
-    ),
 ]
 _Group = Annotated[
     str | None,
@@ -141,18 +111,14 @@ def read_records(
     encoding: EncodingOption = Encoding.TEXT,
     template: TemplateOption = None,
     short_template: ShortTemplateOption = None,
-    to_file: _ToFile = None,
+    to_file: ToFileOption = None,
     file_format: _NamedFormat = None,
-    escape_formulas: _EscapeFormulas = False,
-    columns: _Columns = None,
+    escape_formulas: EscapeFormulasOption = False,
+    columns: ColumnsOption = None,
     group: _Group = None,
     commit: _Commit = False,
     skip_damaged: SkipDamagedOption = False,
-    value_format: ValueFormatOption = None,
-    value_subject: SubjectOption = None,
-    value_message: MessageOption = None,
-    registry: RegistryOption = None,
-    id_bytes: IdBytesOption = 4,
+    values: ValueChoice | None = None,
     file_output: _Output = None,
 ) -> None:
     """Read records, one a line. Partition by partition, in the order of their offsets.
@@ -191,7 +157,6 @@ def read_records(
     """
     place, chosen = parse_target(target), join_range(offset, from_, to)
     wanted = RecordFilter.of(key, grep, where)
-    values = ValueChoice.of(value_format, value_subject, value_message, registry, id_bytes)
     printer = RecordPrinter.of(encoding, short_template if template is None else template)
     file = None
     if to_file is None and file_format is not None:

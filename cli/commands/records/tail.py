@@ -22,14 +22,7 @@ from txnlog.cli.input.record_options import (
     TemplateOption,
 )
 from txnlog.cli.input.scan_plan import plan_scan
-from txnlog.cli.input.value_options import (
-    IdBytesOption,
-    MessageOption,
-    RegistryOption,
-    SubjectOption,
-    ValueChoice,
-    ValueFormatOption,
-)
+from txnlog.cli.input.value_options import ValueChoice
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.decoded_text import DecodedText
 from txnlog.cli.output.patience import Patience
@@ -59,11 +52,7 @@ def tail_records(
     encoding: EncodingOption = Encoding.TEXT,
     template: TemplateOption = None,
     skip_damaged: SkipDamagedOption = False,
-    value_format: ValueFormatOption = None,
-    value_subject: SubjectOption = None,
-    value_message: MessageOption = None,
-    registry: RegistryOption = None,
-    id_bytes: IdBytesOption = 4,
+    values: ValueChoice | None = None,
 ) -> None:
     """Show the newest records of all partitions, by their times.
 
@@ -77,7 +66,6 @@ def tail_records(
       txnlog records tail orders -n 0 --follow -o jsonl
     """
     where, printer = parse_target(target), RecordPrinter.of(encoding, template)
-    values = ValueChoice.of(value_format, value_subject, value_message, registry, id_bytes)
     if follow and isolation_level is Isolation.SNAPSHOT:
         raise typer.BadParameter(
             "--isolation-level snapshot cannot be followed: what is decided later shows below what "
