@@ -33,8 +33,7 @@ from txnlog.cli.output.exits import DAMAGE
 from txnlog.cli.run import run
 from txnlog.errors import CorruptEntry, TxnlogError
 from txnlog.log.manifest_table import SCHEMA, ManifestTable
-from txnlog.segments.inspect.dump import dump_segment
-from txnlog.segments.inspect.verify import verify_batches
+from txnlog.segments.inspect.dump import dump_segment, verify_batches
 from txnlog.segments.parquet.footer import TAIL_BYTES, footer_tag
 from txnlog.segments.parquet.open_segment import ParquetSegment
 from txnlog.segments.parquet.statistics import value_ranges

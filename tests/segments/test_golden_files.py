@@ -18,8 +18,7 @@ from tests.support.segments.segment_samples import Row, file_of, rows_of
 from txnlog.segments.batches import decode_batch
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.identity import NO_TAG, SegmentIdentity
-from txnlog.segments.inspect.dump import dump_segment
-from txnlog.segments.inspect.verify import verify_batches
+from txnlog.segments.inspect.dump import dump_segment, verify_batches
 from txnlog.segments.markers import COMMIT, ControlMarker
 from txnlog.segments.reader import read_segment
 

@@ -37,8 +37,7 @@ from txnlog.segments.errors import CorruptRecord, UnsupportedCompression, Unsupp
 from txnlog.segments.formats.packed import MAX_PACKED_BYTES, MAX_PAYLOAD_BYTES
 from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
-from txnlog.segments.inspect.dump import dump_segment
-from txnlog.segments.inspect.verify import verify_batches
+from txnlog.segments.inspect.dump import dump_segment, verify_batches
 from txnlog.segments.reader import find_timestamp, read_segment
 from txnlog.segments.records import RECORD_SCHEMA
 from txnlog.segments.writer import SegmentWriter

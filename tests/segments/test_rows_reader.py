@@ -29,9 +29,8 @@ from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.formats.message_sets import encode_message_set
 from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
-from txnlog.segments.inspect.dump import dump_segment
+from txnlog.segments.inspect.dump import dump_segment, verify_batches
 from txnlog.segments.inspect.indexes import rebuild_indexes
-from txnlog.segments.inspect.verify import verify_batches
 from txnlog.segments.reader import find_timestamp, read_segment, scan_headers
 
 EVERY = [offset for offsets in GAPS for offset in offsets]

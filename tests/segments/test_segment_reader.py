@@ -25,9 +25,8 @@ from tests.support.tiers import more
 from txnlog.segments.batches import encode_batch
 from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
-from txnlog.segments.inspect.dump import dump_segment
+from txnlog.segments.inspect.dump import dump_segment, verify_batches
 from txnlog.segments.inspect.indexes import rebuild_indexes
-from txnlog.segments.inspect.verify import verify_batches
 from txnlog.segments.reader import SegmentBatch, find_timestamp, read_segment, scan_headers
 from txnlog.segments.segment_file import SegmentFile
 

@@ -17,8 +17,7 @@ from txnlog.segments.batches import decode_batch, encode_batch
 from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
 from txnlog.segments.identity import SegmentIdentity, tag_of
-from txnlog.segments.inspect.dump import dump_segment
-from txnlog.segments.inspect.verify import verify_batches
+from txnlog.segments.inspect.dump import dump_segment, verify_batches
 from txnlog.segments.reader import find_timestamp, read_segment
 from txnlog.segments.records import HEADERS_TYPE, TIMESTAMP_TYPE
 from txnlog.segments.schema_columns import DEFAULT, FIELD_ID

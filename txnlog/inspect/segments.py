@@ -14,8 +14,7 @@ from txnlog.errors import CorruptRecord, ObjectNotFound
 from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.names import OWN_FILE
 from txnlog.segments.indexes.transactions import TransactionIndex
-from txnlog.segments.inspect.dump import DumpedBatch, dump_segment
-from txnlog.segments.inspect.verify import Verification, verify_batches
+from txnlog.segments.inspect.dump import DumpedBatch, Verification, dump_segment, verify_batches
 from txnlog.segments.segment_file import SegmentFile
 from txnlog.storage.base import Storage
 
