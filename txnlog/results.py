@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from txnlog.admin.storage_step import StorageStep
     from txnlog.admin.vacuum import FileDeletion, FileRetirement
     from txnlog.config import Setting
-    from txnlog.doctor.finding import Finding
+    from txnlog.doctor.findings import Finding
     from txnlog.inspect.descriptions import (
         GroupDescription,
         GroupOffset,

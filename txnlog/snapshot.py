@@ -10,7 +10,7 @@ from txnlog.arguments import names_wrong_arguments
 from txnlog.errors import InvalidOption, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
-from txnlog.read.filtered_ranges import matching_ranges
+from txnlog.read.filtered_reads import matching_ranges
 from txnlog.read.isolation import Consistency, IsolationLevel
 from txnlog.read.latest import check_has_key
 from txnlog.read.pin import ROUNDS, PinnedTopics, pin_topics

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from txnlog.admin.tables import TableAdmin
     from txnlog.admin.topics import TopicAdmin
     from txnlog.admin.transactions import TransactionAdmin
-    from txnlog.doctor.finding import Finding
+    from txnlog.doctor.findings import Finding
     from txnlog.metric import Metric
     from txnlog.read.change_feed import ChangeFeed
     from txnlog.schemas import SchemaAdmin

@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 
 from txnlog.errors import InvalidOption
 from txnlog.limits import MOST_OFFSETS
-from txnlog.read.conditions import parse_condition
+from txnlog.read.conditions import key_and_text_filter, parse_condition
 from txnlog.read.isolation import IsolationLevel
-from txnlog.read.search import find_records
 from txnlog.read.topic_view import TopicView
 from txnlog.ui.look import SoughtRecords
 
@@ -100,9 +99,9 @@ class RecordQuery:
         """The filter; errors become those of their fields."""
         typed = self.typed
         key = typed["key"].encode(errors="surrogateescape") or None
-        found: list[pc.Expression | None] = [find_records(key, None)]
+        found: list[pc.Expression | None] = [key_and_text_filter(key, None)]
         try:
-            found.append(find_records(None, typed["find"] or None))
+            found.append(key_and_text_filter(None, typed["find"] or None))
         except InvalidOption as error:
             self.errors["find"] = str(error)
         conditions = []

@@ -20,7 +20,7 @@ from txnlog.cli.output.streams import warn
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
-    from txnlog.doctor.finding import Finding
+    from txnlog.doctor.findings import Finding
 
 
 def _show_detail(finding: Finding) -> str:

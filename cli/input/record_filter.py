@@ -55,13 +55,12 @@ class RecordFilter:
     def of(cls, key: str | None, grep: str | None, where: Sequence[str] | None) -> RecordFilter:
         """The filter of the options. Raises BadParameter."""
         from txnlog.errors import InvalidOption
-        from txnlog.read.conditions import parse_condition
-        from txnlog.read.search import find_records
+        from txnlog.read.conditions import key_and_text_filter, parse_condition
 
         encoded = None if key is None else key.encode(errors="surrogateescape")
         option = "--grep"
         try:
-            of_scan = find_records(encoded, grep)
+            of_scan = key_and_text_filter(encoded, grep)
             option = "--where"
             return cls(of_scan, [parse_condition(text) for text in where or ()])
         except InvalidOption as error:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from txnlog import names
-from txnlog.doctor.finding import Finding
+from txnlog.doctor.findings import Finding
 from txnlog.names import LogFile, TopicPartition
 from txnlog.state import envelope, topic_entries
 from txnlog.state.group import OffsetCommit, OffsetsCommitted

@@ -14,7 +14,7 @@ from tests.doctor.broken_store import (
     wrong_offset,
 )
 from txnlog import names
-from txnlog.doctor.finding import Finding
+from txnlog.doctor.findings import Finding
 from txnlog.errors import StorageError
 from txnlog.names import LogFile
 from txnlog.store import attach

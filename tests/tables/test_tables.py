@@ -48,9 +48,9 @@ from txnlog.store import Store, attach
 from txnlog.tables import delta, iceberg
 from txnlog.tables.columns import defaults_lacked
 from txnlog.tables.delta import publish_delta
-from txnlog.tables.failures import reported
 from txnlog.tables.iceberg_columns import iceberg_schema, table_name
 from txnlog.tables.pinned_topic import PinnedTopic
+from txnlog.tables.publication import reported
 from txnlog.tables.table_files import check_apart, iceberg_url
 from txnlog.testing import VirtualClock
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.ui.ui_browser import LONG_S, ended, text_of
-from txnlog.doctor.finding import Finding
+from txnlog.doctor.findings import Finding
 from txnlog.errors import StorageError
 from txnlog.names import topic_log
 from txnlog.storage.counting import CountingStorage

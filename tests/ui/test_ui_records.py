@@ -15,7 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.ui.ui_browser import HOSTILE, text_of
-from txnlog.read.search import find_records
+from txnlog.read.conditions import key_and_text_filter
 from txnlog.schemas import SchemaAdmin
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
@@ -78,7 +78,7 @@ def test_every_record_is_met_once(seed: int, older: bool, monkeypatch: pytest.Mo
         times = [*range(now_ms, now_ms + count)] if ascends else rng.choices(range(500), k=count)
         now_ms += count
         send(store, "t", partition, times)
-    for wanted in (SoughtRecords(), SoughtRecords(find_records(None, "[37]$"))):
+    for wanted in (SoughtRecords(), SoughtRecords(key_and_text_filter(None, "[37]$"))):
         looks = look_through(store, "t", wanted, older=older, count=rng.choice([1, 7, 50]))
         found = [record for look in looks for record in look.found]
         scan = store.snapshot(["t"]).scan("t", filter=wanted.expression)
@@ -112,7 +112,7 @@ def test_a_search_reads_each_segment_once(store: Store) -> None:
     send(store, "long", 0, [*range(20_000)], "v{}")
     view = store.snapshot(["long"]).view("long")
     counting = CountingStorage(store.storage)
-    wanted, begin = SoughtRecords(find_records(None, "^v7$")), view.end_offsets
+    wanted, begin = SoughtRecords(key_and_text_filter(None, "^v7$")), view.end_offsets
     look = look_at(counting, store.logs.clock, view, begin, wanted, count=50, older=True)
     assert [record.offset for record in look.found] == [7]
     assert look.is_complete

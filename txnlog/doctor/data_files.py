@@ -9,8 +9,7 @@ from typing import Final
 
 from txnlog import names
 from txnlog.admin.record_times import lies_ahead
-from txnlog.doctor.finding import Finding
-from txnlog.doctor.read_failures import ReadFailures
+from txnlog.doctor.findings import Finding, ReadFailures
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.inspect.leftovers import file_age_ms, list_loose_files, list_topic_files

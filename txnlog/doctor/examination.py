@@ -15,8 +15,7 @@ from txnlog.admin.live_segments import rewritten_files
 from txnlog.admin.transactions import TransactionAdmin, why_hanging
 from txnlog.doctor.checkpoint_outcomes import GroupClaims, TopicClaims
 from txnlog.doctor.data_files import DataFileCheck, OrphanJudge, check_loose_files
-from txnlog.doctor.finding import Finding
-from txnlog.doctor.read_failures import ReadFailures, guarded
+from txnlog.doctor.findings import Finding, ReadFailures, guarded
 from txnlog.doctor.replay import LogKind, Replay
 from txnlog.doctor.rules import (
     Violation,

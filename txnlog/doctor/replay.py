@@ -16,8 +16,7 @@ from txnlog.doctor.checkpoint_outcomes import (
     Evidence,
     OutcomeJudge,
 )
-from txnlog.doctor.finding import Finding
-from txnlog.doctor.read_failures import LOG_LIMIT, ReadFailures
+from txnlog.doctor.findings import LOG_LIMIT, Finding, ReadFailures
 from txnlog.doctor.rules import Violation
 from txnlog.doctor.transactional_ids import KnownIds
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UnsupportedVersion

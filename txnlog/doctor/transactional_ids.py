@@ -9,8 +9,7 @@ from functools import partial
 from typing import Final, Literal
 
 from txnlog import names
-from txnlog.doctor.finding import Finding
-from txnlog.doctor.read_failures import LOG_LIMIT, ReadFailures, unexpected
+from txnlog.doctor.findings import LOG_LIMIT, Finding, ReadFailures, unexpected
 from txnlog.doctor.rules import Violation, transition_violations
 from txnlog.errors import CorruptEntry, StorageError, UnsupportedVersion
 from txnlog.inspect.log_dump import DumpedEntry, dump_log

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from txnlog.errors import StorageError, TxnlogError
+from txnlog.errors import CorruptRecord, StorageError, TxnlogError
 from txnlog.storage.base import Storage
+
+if TYPE_CHECKING:
+    from txnlog.segments.reader import SegmentBatch
 
 T = TypeVar("T")
 
@@ -44,3 +47,38 @@ def warn_of_damage(name: str, source: Storage, damage: TxnlogError) -> None:
         source.url,
         damage,
     )
+
+
+def read_any_copy(
+    storage: Storage,
+    name: str,
+    start_offset: int,
+    read: Callable[[Storage | None, int], Iterator[SegmentBatch]],
+) -> Iterator[SegmentBatch]:
+    """The batches of a segment; after damage, the following ones from another copy.
+
+    ``read``: from a storage (None: as planned) the batches from an offset on. Each copy is tried
+    again after others have got further. Raises its errors; CorruptRecord if no copy has the damaged
+    part.
+    """
+    at = damaged_at = start_offset
+    damage: CorruptRecord | None = None
+    source: Storage | None = None
+    others: list[Storage] = []
+    while True:
+        try:
+            for batch in read(source, at):
+                at = batch.last_offset + 1
+                yield batch
+            return
+        except CorruptRecord as error:
+            if damage is None or at > damaged_at:
+                damage, damaged_at = error, at
+                others = [*storage.copies_of(name)]
+        except StorageError:
+            if source is None or damage is None:
+                raise
+        if not others:
+            raise damage
+        source = others.pop(0)
+        warn_of_damage(name, source, damage)

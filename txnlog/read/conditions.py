@@ -1,4 +1,4 @@
-"""Conditions on the JSON of keys and values, as people type them: ``value.items[0].id >= 7``."""
+"""Conditions on keys and values, as people type them: ``value.items[0].id >= 7``, a pattern."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Final
 
 from txnlog.errors import InvalidOption
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
 _STEP: Final = r"\.([^.\[\]\"=!<>~\s]+)|\.\"([^\"]*)\"|\[(-?\d+)\]"
 _CONDITION: Final = re.compile(
@@ -155,3 +158,28 @@ def _bad(text: str, why: str) -> InvalidOption:
         f"{text!r}: {why}; it is a place in the JSON of key or value, an operator, and "
         "what to compare with: value.id=7, 'value.items[0].name = tea', 'key ~ ^a'"
     )
+
+
+def key_and_text_filter(key: bytes | None, pattern: str | None) -> pc.Expression | None:
+    """A filter over ``key`` and ``value``: this key, and a match in either; None if all match.
+
+    ``key``: None: any. ``pattern``: a regular expression in RE2's syntax; None: anything.
+
+    Raises InvalidOption: it is not a regular expression.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted = []
+    if key is not None:
+        wanted.append(pc.field("key") == key)
+    if pattern is not None:
+        try:
+            pc.match_substring_regex(pa.array([b""]), pattern)
+        except pa.ArrowInvalid as error:
+            raise InvalidOption(f"{pattern!r} is not a regular expression: {error}") from error
+        in_key, in_value = (
+            pc.match_substring_regex(pc.field(name), pattern) for name in ("key", "value")
+        )
+        wanted.append(in_key | in_value)
+    return reduce(and_, wanted) if wanted else None

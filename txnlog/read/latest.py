@@ -27,7 +27,7 @@ from msgspec import structs
 
 from txnlog.columns.keys import encode_keys, home_of
 from txnlog.errors import InvalidOption
-from txnlog.read.filtered_ranges import matching_ranges
+from txnlog.read.filtered_reads import matching_ranges
 from txnlog.read.key_lookups import look_up
 from txnlog.read.newest_fold import NewestFold, key_names, wide
 from txnlog.read.scanned_ranges import read_each

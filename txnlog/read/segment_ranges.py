@@ -24,12 +24,11 @@ from txnlog.errors import (
     TxnlogError,
     UnknownTopicOrPartition,
 )
-from txnlog.log.other_copies import read_one_copy
+from txnlog.log.other_copies import read_any_copy, read_one_copy
 from txnlog.log.rewriting import current_records
 from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
 from txnlog.read.in_turn import InTurn
 from txnlog.read.joined_reads import Place, join_reads
-from txnlog.read.other_copies import read_any_copy
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.segments.parquet.chosen_rows import RowChoice

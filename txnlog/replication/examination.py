@@ -8,8 +8,7 @@ from functools import partial
 from itertools import pairwise
 
 from txnlog.doctor.examination import not_examined
-from txnlog.doctor.finding import Finding, State
-from txnlog.doctor.read_failures import ReadFailures, guarded
+from txnlog.doctor.findings import Finding, ReadFailures, State, guarded
 from txnlog.errors import CorruptEntry, StorageError, TxnlogError
 from txnlog.log.open_logs import Logs
 from txnlog.replication import root_names

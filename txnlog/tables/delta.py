@@ -36,9 +36,8 @@ from txnlog.segments.schema_columns import id_of
 from txnlog.storage import check_location
 from txnlog.storage.failure_messages import secrets_of
 from txnlog.tables.columns import found_by_name, shows_as_it_is, time_column
-from txnlog.tables.failures import Conflict, reported, until_nobody_interferes
 from txnlog.tables.pinned_topic import PinnedTopic, warn_of_lost
-from txnlog.tables.publication import TablePublication
+from txnlog.tables.publication import Conflict, TablePublication, reported, until_nobody_interferes
 from txnlog.tables.statistics import Bound, ColumnStatistics
 from txnlog.tables.table_files import (
     Sink,
