@@ -81,9 +81,9 @@ class TxnlogWriter(DataSourceArrowWriter):
         store, options = self._plan.store, self._plan.options
         segments = check_segments(store, messages, _scope_of(options, self._continued))
         if options.staging is not None:
-            from txnlog.spark.batch.manifests import write_manifest
+            from txnlog.spark.batch.staged_uploads import put_staged
 
-            write_manifest(store.storage, options.staging, segments)
+            put_staged(store.storage, options.staging, segments)
         elif options.transactional_id is not None:
             if segments or self._continued:
                 commit.commit_transaction(

@@ -22,7 +22,7 @@ KAFKA_SPELLINGS = (
 """Options of the Kafka connector with the prefix ``kafka.`` that mean the same here."""
 
 STAGING = "txnlog.staging"
-"""Set by ``transaction(...)`` on its writes, never by people: where to leave the manifest."""
+"""Set by ``transaction(...)`` on its writes, never by people: where to stage its uploads."""
 
 FILLER = "txnlog.filler"
 """Set by ``transaction(...)`` on its writes: the first text of rows to drop."""

@@ -32,8 +32,8 @@ _CHECKPOINT = "checkpointLocation"
 class WriteOptions:
     """A write's options. ``include_headers`` None: if there is such a column.
 
-    ``staging``, ``origin`` and ``filler`` are of a write of ``transaction(...)``: where to leave
-    the manifest, JSON of its block, and the first text of rows to drop.
+    ``staging``, ``origin`` and ``filler`` are of a write of ``transaction(...)``: where to stage
+    its uploads, JSON of its block, and the first text of rows to drop.
     """
 
     address: Address

@@ -1,6 +1,6 @@
 """``transaction(...)``: reads, transforms and writes of Spark, committed with the group's offsets.
 
-The transaction is held by the user's own process. Writes only upload and leave manifests; when the
+The transaction is held by the user's own process. Writes only upload, and stage that; when the
 block ends everything is placed and decided at once, so nothing shows and nobody waits before.
 """
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.admin.compacted_topics import Record, compact, newest, read, standing
 from tests.support.steps import another, append, begin
-from txnlog.admin import joining
+from txnlog.admin import joinable_segments
 from txnlog.admin.compaction import compact as compact_module
 from txnlog.admin.compaction.compact import Compaction, compact_topic
 from txnlog.admin.times import Times
@@ -491,7 +491,7 @@ def test_what_is_compacted_no_more_is_merged(clock: VirtualClock, record_format:
     store.topics.create("t", config={**config, "cleanup.policy": "compact"})
     for number in range(3):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(joining, "LEAST_SEGMENTS", 100)
+            patched.setattr(joinable_segments, "LEAST_SEGMENTS", 100)
             put(store, *((f"{number}-{n}", "v") for n in range(3)), (f"dead {number}", None))
             put(store, ("same", str(number)))
             compact(store)
@@ -501,7 +501,7 @@ def test_what_is_compacted_no_more_is_merged(clock: VirtualClock, record_format:
     store.topics.alter("t", config={"cleanup.policy": "delete"})
     token = store.snapshot("t").token()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(joining, "LEAST_SEGMENTS", 2)
+        patched.setattr(joinable_segments, "LEAST_SEGMENTS", 2)
         steps = store.maintain()
     assert [one for one in steps if isinstance(one, MaintenanceFailure)] == []
     (merged,) = segments(store)

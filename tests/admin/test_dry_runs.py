@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.steps import append, begin_with, elsewhere, new_store, send, stop_before_marking
-from txnlog.admin.joining import LEAST_SEGMENTS
+from txnlog.admin.joinable_segments import LEAST_SEGMENTS
 from txnlog.results import Expiry, MaintenanceFailure, TransactionEnd
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach

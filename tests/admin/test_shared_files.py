@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.steps import another, append, begin, maintain, new_store, values
 from txnlog import TopicPartition
-from txnlog.admin import joining, merge_topic
+from txnlog.admin import joinable_segments, merge_topic
 from txnlog.admin.maintenance import MaintenanceStep
 from txnlog.errors import OffsetOutOfRange, StorageError, TxnlogError, UploadExpired
 from txnlog.log import manifests, topic_log
@@ -237,7 +237,7 @@ def merge(store: Store, monkeypatch: pytest.MonkeyPatch, only: int) -> None:
         return real(*arguments, **options) if next(partitions) == only else []
 
     with monkeypatch.context() as patched:
-        patched.setattr(joining, "LEAST_SEGMENTS", 2)
+        patched.setattr(joinable_segments, "LEAST_SEGMENTS", 2)
         patched.setattr(merge_topic, "choose_runs", choose)
         (done,) = merge_topic.merge_topic(another(store).logs, "t")
     assert (done.partition, done.merged_count) == (only, 1)

@@ -1,7 +1,7 @@
 """Ctrl-C at each line of a ``transaction(...)`` block; then the notebook runs its cell again.
 
 Spark itself is left out: a frame is a list of values, and a write of it uploads them and leaves a
-manifest, as the driver's side of a real one does.
+staged file, as the driver's side of a real one does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.runtime.interrupted_jobs import (
 )
 from txnlog.segments.records import normalize
 from txnlog.spark import registration
-from txnlog.spark.batch.manifests import write_manifest
+from txnlog.spark.batch.staged_uploads import put_staged
 from txnlog.spark.options.option_names import STAGING
 from txnlog.spark.transactions import transaction as blocks
 from txnlog.spark.transactions.repeatable_writes import RepeatableWrites
@@ -69,7 +69,7 @@ class Frame:
         )
         records = normalize(pa.record_batch({"value": [*self._values]}), now_ms=1)
         uploader.write(records, np.zeros(len(self._values), dtype=np.int32))
-        write_manifest(storage, self._options[STAGING], {topic: uploader.finish()})
+        put_staged(storage, self._options[STAGING], {topic: uploader.finish()})
 
 
 class Block(Job):

@@ -40,7 +40,7 @@ from txnlog.errors import (
     StorageError,
 )
 from txnlog.spark import SparkTransaction, transaction
-from txnlog.spark.batch.manifests import read_manifest, write_manifest
+from txnlog.spark.batch.staged_uploads import put_staged, read_staged
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import attach
 
@@ -75,7 +75,7 @@ def send_and_fail(block: SparkTransaction) -> None:
 
 
 def leftovers(store: Store) -> list[str]:
-    """Manifests, and segment files that no entry names."""
+    """Staged files, and segment files that no entry names."""
     staged = [path.name for path in Path(store.url).glob("staging/*")]
     return staged + sorted({*data_files(store)} - {*placed_files(store)})
 
@@ -533,11 +533,11 @@ def test_a_write_never_commits_the_offsets_of_another_read(
             )
 
 
-def test_staged_manifests_are_checked(topics: Store) -> None:
-    """Hazard 8: a damaged manifest is refused, never half of it used."""
-    write_manifest(topics.storage, "staging/x-000000.json", {})
+def test_staged_uploads_are_checked(topics: Store) -> None:
+    """Hazard 8: a damaged staged file is refused, never half of it used."""
+    put_staged(topics.storage, "staging/x-000000.json", {})
     path = Path(topics.url, "staging", "x-000000.json")
     assert json.loads(path.read_text())["segments"] == {}
     path.write_text(path.read_text()[:-5])
     with pytest.raises(CorruptEntry, match=r"staging/x-000000\.json"):
-        read_manifest(topics.storage, "staging/x-000000.json")
+        read_staged(topics.storage, "staging/x-000000.json")

@@ -20,7 +20,7 @@ from txnlog.admin.compaction.cleaner import kept_records
 from txnlog.admin.compaction.record_keys import RecordKeys
 from txnlog.admin.compaction.span_writer import SpanWriter
 from txnlog.admin.dry_run import logs_for
-from txnlog.admin.joining import joining_limits
+from txnlog.admin.joinable_segments import joining_limits
 from txnlog.admin.live_segments import file_key, placed_files, placed_refs
 from txnlog.admin.rewrite import OVERTAKEN, Replacement, Rewriting, rewriting_config
 from txnlog.admin.vacuum import list_segment_files

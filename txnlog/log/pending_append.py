@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from txnlog.clock import Clock
 from txnlog.errors import UploadExpired
 from txnlog.log.manifests import Manifests
-from txnlog.log.settled_producers import recall
+from txnlog.log.producers_in_manifests import recall
 from txnlog.log.uploads import IdempotentWriter, UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.state.producers import ProducerRef, advance_sequence

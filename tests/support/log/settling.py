@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from txnlog.admin import joining
+from txnlog.admin import joinable_segments
 from txnlog.log import chapters, manifests, state_log, topic_log
 
 
@@ -30,7 +30,7 @@ def settle_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "FANOUT", 2)
     monkeypatch.setattr(manifests, "KEPT_LISTS", 1)
     monkeypatch.setattr(manifests, "MAX_SEGMENTS", 32)
-    monkeypatch.setattr(joining, "LEAST_SEGMENTS", 2)
+    monkeypatch.setattr(joinable_segments, "LEAST_SEGMENTS", 2)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from txnlog.admin.compaction.tombstones import NO_TOMBSTONES, is_due, may_share, shared_horizon
-from txnlog.admin.joining import retention_limits, worth_joining
+from txnlog.admin.joinable_segments import retention_limits, worth_joining
 from txnlog.config import TopicConfig
 
 

@@ -1,4 +1,4 @@
-"""Manifests: uploads of the writes of a ``transaction(...)`` block that are not placed yet.
+"""Staged uploads: those of the writes of a ``transaction(...)`` block that are not placed yet.
 
 A write's own driver-side process leaves one small file; the user's process, which holds the
 transaction, reads it when the block ends.
@@ -26,12 +26,12 @@ class StagedWrite(msgspec.Struct, frozen=True, tag_field="kind", tag="staged-wri
 _DECODER = msgspec.json.Decoder(StagedWrite)
 
 
-def write_manifest(storage: Storage, path: str, segments: SegmentsByTopic) -> None:
+def put_staged(storage: Storage, path: str, segments: SegmentsByTopic) -> None:
     """Leave one. Raises StorageError; then the write counts as failed."""
     staged = StagedWrite({topic: list(uploaded) for topic, uploaded in segments.items()})
     storage.put(path, envelope.encode(staged))
 
 
-def read_manifest(storage: Storage, path: str) -> StagedWrite:
+def read_staged(storage: Storage, path: str) -> StagedWrite:
     """Read one. Raises ObjectNotFound, CorruptEntry."""
     return envelope.decode(storage.get(path), _DECODER, f"{storage.url}/{path}")
