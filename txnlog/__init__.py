@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from txnlog.read.change_feed import ChangeFeed
     from txnlog.read.consumer_record import ConsumerRecord
     from txnlog.read.isolation import Consistency, ConsumerIsolationLevel, IsolationLevel
-    from txnlog.read.topic_view import OffsetAndTimestamp
+    from txnlog.read.offset_for_time import OffsetAndTimestamp
     from txnlog.scan import Scan
     from txnlog.schemas import SchemaAdmin
     from txnlog.snapshot import Snapshot
@@ -105,7 +105,7 @@ _HOMES = {
     "read.change_feed": ("ChangeFeed",),
     "read.consumer_record": ("ConsumerRecord",),
     "read.isolation": ("Consistency", "ConsumerIsolationLevel", "IsolationLevel"),
-    "read.topic_view": ("OffsetAndTimestamp",),
+    "read.offset_for_time": ("OffsetAndTimestamp",),
     "scan": ("Scan",),
     "schemas": ("SchemaAdmin",),
     "snapshot": ("Snapshot",),

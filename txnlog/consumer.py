@@ -38,12 +38,13 @@ from txnlog.read.auto_commit import AutoCommit
 from txnlog.read.consumer_record import ConsumerRecord
 from txnlog.read.fetcher import FetchSettings
 from txnlog.read.isolation import check_reading_on
+from txnlog.read.offset_for_time import OffsetAndTimestamp
 from txnlog.read.poll_wait import PollWait
 from txnlog.read.reading import OUTDATED, Reading
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.start_positions import StartPositions
 from txnlog.read.topic_pattern import TopicPattern, check_metadata_age
-from txnlog.read.topic_view import OffsetAndTimestamp, TopicView
+from txnlog.read.topic_view import TopicView
 from txnlog.serializers import Serializers
 from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.state.group import CommittedOffset, GroupState

@@ -13,9 +13,10 @@ from txnlog.names import TopicPartition
 from txnlog.read.filtered_reads import matching_ranges
 from txnlog.read.isolation import Consistency, IsolationLevel
 from txnlog.read.latest import check_has_key
+from txnlog.read.offset_for_time import OffsetAndTimestamp, offset_for_time
 from txnlog.read.pin import ROUNDS, PinnedTopics, pin_topics
 from txnlog.read.schema import scan_columns
-from txnlog.read.topic_view import OffsetAndTimestamp, Offsets, TopicView
+from txnlog.read.topic_view import Offsets, TopicView
 from txnlog.scan import Scan
 from txnlog.storage.base import Storage
 
@@ -147,7 +148,7 @@ class Snapshot:
         view = self.view(topic)
         chosen = scan_columns(columns, view.schema, as_json=as_json, row_filter=filter)
         start, end = view.starting_offsets(starting_offsets), view.ending_offsets(ending_offsets)
-        ranges = view.ranges(start, end)
+        ranges = view.visible_ranges(start, end)
         if latest:
             # The filter is for the newest records, which are found in all of them.
             check_has_key(topic, chosen)
@@ -171,7 +172,7 @@ class Snapshot:
         view = self.view(topic)
         plain = ("key", "value", "timestamp", "headers")
         columns = scan_columns(plain if view.schema is None else None, view.schema)
-        ranges = view.ranges(view.beginning_offsets, view.end_offsets)
+        ranges = view.visible_ranges(view.beginning_offsets, view.end_offsets)
         return make_dataset(self._storage, ranges, columns)
 
     def offset_for_time(
@@ -182,7 +183,7 @@ class Snapshot:
         Segments whose records are all older are not read.
         """
         view = self.view(where.topic)
-        return view.offset_for_time(self._storage, where.partition, timestamp_ms)
+        return offset_for_time(view, self._storage, where.partition, timestamp_ms)
 
 
 def take_snapshot(

@@ -201,7 +201,7 @@ class _Looking:
                 return
             spans = {side.partition: side.window for side in idle}
             starts, stops = ({p: span[at] for p, span in spans.items()} for at in (0, 1))
-            parts = matching_ranges(self._view.ranges(starts, stops), self._columns)
+            parts = matching_ranges(self._view.visible_ranges(starts, stops), self._columns)
             for side in idle:
                 own = [part for part in parts if part.partition == side.partition]
                 self._plan_window(side, own, spans[side.partition])

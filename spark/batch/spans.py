@@ -16,8 +16,9 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
 )
 from txnlog.names import TopicPartition
+from txnlog.read.offset_for_time import OffsetAndTimestamp
 from txnlog.read.sound_ranges import sound_batches
-from txnlog.read.topic_view import EARLIEST, LATEST, OffsetAndTimestamp
+from txnlog.read.topic_view import EARLIEST, LATEST
 from txnlog.snapshot import Snapshot
 from txnlog.spark.options.columns import ColumnChoice
 from txnlog.spark.options.positions import ByTime, Numbers, Position
@@ -101,7 +102,7 @@ def _find_sound(
     partition, pinned = where.partition, view.partitions[where.partition]
     parts = [
         part
-        for part in view.ranges(
+        for part in view.visible_ranges(
             {partition: pinned.log_start_offset}, {partition: pinned.end_offset}
         )
         if part.segment.stored.max_timestamp_ms >= timestamp_ms

@@ -76,7 +76,7 @@ def test_what_a_poll_returns_is_bounded(store: Store) -> None:
 def test_partitions_take_turns_by_their_bytes(store: Store) -> None:
     """A limited part of each in turn; small ones are read whole and in order."""
     view = store.snapshot("t").view("t")
-    ranges = view.ranges({0: 0, 1: 0}, {0: 20, 1: 20})
+    ranges = view.visible_ranges({0: 0, 1: 0}, {0: 20, 1: 20})
     size = ranges[0].size_bytes
     places = [(part.partition, part.start_offset) for part in in_turns(ranges, 8 * size)]
     assert [partition for partition, _ in places] == [0] * 8 + [1] * 8 + [0] * 8 + [1] * 8 + [

@@ -233,7 +233,7 @@ def test_records_that_go_between_pinning_and_planning_are_left_out(
     for offset in range(16):
         append(store, b"%d" % offset)
     begun: list[str] = []
-    plan = TopicView.ranges
+    plan = TopicView.visible_ranges
 
     def trim_and_plan(*spans: Any) -> list[SegmentRange]:
         if not begun:
@@ -243,7 +243,7 @@ def test_records_that_go_between_pinning_and_planning_are_left_out(
                 append(store, b"%d" % offset)
         return plan(*spans)
 
-    monkeypatch.setattr(TopicView, "ranges", trim_and_plan)
+    monkeypatch.setattr(TopicView, "visible_ranges", trim_and_plan)
     if way == "poll":
         consumer = store.consumer("t", auto_offset_reset="earliest")
         offsets = [record.offset for record in consumer.poll()]

@@ -23,6 +23,7 @@ from txnlog.inspect.describe import describe_or_error
 from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
+from txnlog.read.offset_for_time import newest_record, offset_for_time
 from txnlog.read.pin import pin_topics
 from txnlog.storage.base import for_each
 
@@ -127,9 +128,9 @@ def _list_topic(
     if timestamp_ms is not None or at == "max-timestamp":
         view = pin_topics(logs, [topic]).views[topic]
         numbers = range(len(view.partitions)) if partitions is None else partitions
-        find = partial(view.newest_record, logs.storage)
+        find = partial(newest_record, view, logs.storage)
         if timestamp_ms is not None:
-            find = partial(view.offset_for_time, logs.storage, timestamp_ms=timestamp_ms)
+            find = partial(offset_for_time, view, logs.storage, timestamp_ms=timestamp_ms)
         places = logs.storage.run_ahead((0, partial(find, number)) for number in numbers)
         return [
             ListedOffset(topic, number, None)

@@ -18,6 +18,7 @@ from txnlog.log.group_log import GroupLog
 from txnlog.log.group_metadata import check_offset
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition, check_topic
+from txnlog.read.offset_for_time import offset_for_time
 from txnlog.read.pin import pin_topics
 from txnlog.read.topic_view import TopicView
 from txnlog.storage.base import Storage
@@ -190,7 +191,7 @@ def _choose_move(
     def at_time(where: TopicPartition) -> int:
         assert target.timestamp_ms is not None
         view = views[where.topic]
-        found = view.offset_for_time(storage, where.partition, target.timestamp_ms)
+        found = offset_for_time(view, storage, where.partition, target.timestamp_ms)
         return latest(where) if found is None else found.offset
 
     if named is not None:

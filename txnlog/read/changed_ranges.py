@@ -74,7 +74,7 @@ def changed_ranges(
         view, partitions=tuple(past), compactions_end=_least(view.compactions_end, entry)
     )
     spans = {n: part for n, part in enumerate(past) if part.log_start_offset < part.end_offset}
-    before = older.ranges(
+    before = older.visible_ranges(
         {n: part.log_start_offset for n, part in spans.items()},
         {n: part.end_offset for n, part in spans.items()},
     )
@@ -95,7 +95,9 @@ def _as_written(
         placed = view.placed(spans)
         if end == 0 or all(_is_whole(_covering(placed, n), *of) for n, of in spans.items()):
             break
-    return view.ranges({n: s for n, (s, _) in spans.items()}, {n: e for n, (_, e) in spans.items()})
+    return view.visible_ranges(
+        {n: s for n, (s, _) in spans.items()}, {n: e for n, (_, e) in spans.items()}
+    )
 
 
 def _covering(placed: PlacedSegments, partition: int) -> Sequence[Segment]:

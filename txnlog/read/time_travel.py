@@ -247,7 +247,7 @@ def end_with(view: TopicView, newer: TopicView) -> TopicView:
     ends = newer.end_offsets
     for number, end in view.end_offsets.items():
         newer_end = ends.setdefault(number, 0)
-        if newer_end >= end or view.ranges({number: newer_end}, {number: end}):
+        if newer_end >= end or view.visible_ranges({number: newer_end}, {number: end}):
             ends[number] = end
     return view.truncate({number: ends[number] for number in view.end_offsets})
 

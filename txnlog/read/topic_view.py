@@ -16,26 +16,17 @@ from txnlog.errors import (
 from txnlog.log.manifests import Manifests
 from txnlog.log.placed_records import PartitionHead, PlacedRecords, find_records, ignored_rewrites
 from txnlog.names import SegmentRef, TopicPartition
-from txnlog.read.segment_ranges import SegmentRange, first_at_or_after
+from txnlog.read.segment_ranges import SegmentRange
 from txnlog.schema import TopicSchema
 from txnlog.state.manifest import Settled
 from txnlog.state.segment import Segment
 from txnlog.state.topic import TopicState
-from txnlog.storage.base import Storage
 
 EARLIEST = -2
 LATEST = -1
 
 Offsets = Literal["earliest", "latest"] | Mapping[int, int] | Mapping[TopicPartition, int] | None
 """Where to start or end: by partition; -2 is earliest, -1 latest; partitions left out default."""
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetAndTimestamp:
-    """The offset for a time, and the timestamp (ms) of its record."""
-
-    offset: int
-    timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +264,9 @@ class TopicView:
             return False
         return self.manifests.files_exist(paths, self.config)
 
-    def ranges(self, start: Mapping[int, int], end: Mapping[int, int]) -> list[SegmentRange]:
+    def visible_ranges(
+        self, start: Mapping[int, int], end: Mapping[int, int]
+    ) -> list[SegmentRange]:
         """The ranges of segments between two offsets in each partition; no segment is touched.
 
         Raises what :meth:`placed` does.
@@ -309,37 +302,6 @@ class TopicView:
                 f"records that this snapshot had were deleted since: {', '.join(gone[:3])}{more}. "
                 "Give later starting offsets to read what is left"
             )
-
-    def offset_for_time(
-        self, storage: Storage, partition: int, timestamp_ms: int
-    ) -> OffsetAndTimestamp | None:
-        """The first record of a partition at or after a time; None if there is none.
-
-        Reads only segments whose newest record is not older. Raises InvalidOption,
-        UnknownTopicOrPartition.
-        """
-        self.check_partition(partition)
-        check_whole_number(timestamp_ms, "a time (milliseconds since the epoch)", InvalidOption)
-        pinned = self.partitions[partition]
-        start, end = {partition: pinned.log_start_offset}, {partition: pinned.end_offset}
-        for part in self.ranges(start, end):
-            if part.segment.stored.max_timestamp_ms >= timestamp_ms:
-                found = first_at_or_after(storage, part, timestamp_ms)
-                if found is not None:
-                    return OffsetAndTimestamp(*found)
-        return None
-
-    def newest_record(self, storage: Storage, partition: int) -> OffsetAndTimestamp | None:
-        """The record of a partition with the greatest time, the first of several; None if empty.
-
-        Reads a piece of one segment, of more only if its newest records are not visible. Raises
-        UnknownTopicOrPartition.
-        """
-        self.check_partition(partition)
-        pinned = self.partitions[partition]
-        parts = self.ranges({partition: pinned.log_start_offset}, {partition: pinned.end_offset})
-        found = _find_newest(storage, parts)
-        return None if found is None else OffsetAndTimestamp(*found)
 
     def starting_offsets(self, offsets: Offsets) -> dict[int, int]:
         """Resolve where a read starts. Raises OffsetOutOfRange, InvalidOption."""
@@ -391,41 +353,3 @@ def _stops(segments: Sequence[Segment], end: int) -> Iterator[int]:
         stop = min(segment.end_offset, end)
         following = segments[at].base_offset if at < len(segments) else end
         yield following if following == stop else stop
-
-
-def _find_newest(storage: Storage, parts: Iterable[SegmentRange]) -> tuple[int, int] | None:
-    """Offset and time (ms) of the record with the greatest time, the first of several, or None.
-
-    Reads a piece of one segment; of more only if a segment's newest records are not visible.
-    """
-    best: tuple[int, int] | None = None  # newest first, then by offset
-    ordered = sorted(
-        parts, key=lambda part: (-part.segment.stored.max_timestamp_ms, part.start_offset)
-    )
-    for part in ordered:
-        if best is not None and best < (-part.segment.stored.max_timestamp_ms, part.start_offset):
-            continue  # all of its records are older, or as new and later
-        found = _find_newest_of(storage, part)
-        if found is not None:
-            here = (-found[1], found[0])
-            best = here if best is None else min(best, here)
-    return None if best is None else (best[1], -best[0])
-
-
-def _find_newest_of(storage: Storage, part: SegmentRange) -> tuple[int, int] | None:
-    segment = part.segment
-    found = first_at_or_after(storage, part, segment.stored.max_timestamp_ms)
-    if found is not None:
-        return found
-    # Only a part is read, or it has aborted records: bisect for the greatest time that some record
-    # reaches.
-    found = first_at_or_after(storage, part, segment.stored.min_timestamp_ms)
-    beyond = segment.stored.max_timestamp_ms
-    while found is not None and (at := found[1] + 1) < beyond:
-        middle = (at + beyond) // 2
-        later = first_at_or_after(storage, part, middle)
-        if later is None:
-            beyond = middle
-        else:
-            found = later
-    return found

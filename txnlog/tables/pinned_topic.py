@@ -68,7 +68,7 @@ class PinnedTopic:
     @property
     def ranges(self) -> list[SegmentRange]:
         """All visible ranges, by partition and offset: made anew each time."""
-        return self.view.ranges(self.view.beginning_offsets, self.view.end_offsets)
+        return self.view.visible_ranges(self.view.beginning_offsets, self.view.end_offsets)
 
     def has_lost(self, published: Mapping[int, int]) -> list[int]:
         """The partitions in which a table reaches further that was read before the topic was.

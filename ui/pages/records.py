@@ -116,7 +116,7 @@ def take_records(console: Console, request: Request) -> Response:
         view.check_partition(partition)
         there = range(view.beginning_offsets[partition], view.end_offsets[partition])
         for start, stop in _runs([offset for _, offset in offsets if offset in there]):
-            parts += view.ranges({partition: start}, {partition: stop})
+            parts += view.visible_ranges({partition: start}, {partition: stop})
     columns = scan_columns(None, view.schema, as_json=True)
     found: dict[tuple[int, int], ConsumerRecord] = {}
     for part, batches in read_each(console.store.storage, parts, columns, by_page=True):
