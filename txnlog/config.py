@@ -500,6 +500,9 @@ class WriterCodec:
         return merged
 
 
+DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
+"""Of producers and of transactions in Spark."""
+
 AcksValue = Literal["all", "1", "0", "-1", 1, 0, -1]
 AutoOffsetReset = Literal["earliest", "latest", "none"]
 OnCorrupt = Literal["raise", "skip"]

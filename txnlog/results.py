@@ -31,11 +31,7 @@ if TYPE_CHECKING:
     from txnlog.config import Setting
     from txnlog.doctor.findings import Finding
     from txnlog.inspect.descriptions import (
-        GroupDescription,
-        GroupOffset,
         HangingTransaction,
-        MemberDescription,
-        OffsetReset,
         PartitionDescription,
         ProducerDescription,
         RecordDeletion,
@@ -44,6 +40,12 @@ if TYPE_CHECKING:
         StableOffsetHolder,
         TopicDescription,
         TransactionDescription,
+    )
+    from txnlog.inspect.group_lag import (
+        GroupDescription,
+        GroupOffset,
+        MemberDescription,
+        OffsetReset,
     )
     from txnlog.inspect.history import GroupLogEntry, LoggedOffset
     from txnlog.inspect.log_dump import DumpedEntry
@@ -129,13 +131,9 @@ _HOMES = {
     "admin.storage_step": ("StorageStep",),
     "admin.vacuum": ("FileDeletion", "FileRetirement"),
     "config": ("Setting",),
-    "doctor.finding": ("Finding",),
+    "doctor.findings": ("Finding",),
     "inspect.descriptions": (
-        "GroupDescription",
-        "GroupOffset",
         "HangingTransaction",
-        "MemberDescription",
-        "OffsetReset",
         "PartitionDescription",
         "ProducerDescription",
         "RecordDeletion",
@@ -145,6 +143,7 @@ _HOMES = {
         "TopicDescription",
         "TransactionDescription",
     ),
+    "inspect.group_lag": ("GroupDescription", "GroupOffset", "MemberDescription", "OffsetReset"),
     "inspect.history": ("GroupLogEntry", "LoggedOffset"),
     "inspect.log_dump": ("DumpedEntry",),
     "kafka.export_log_dirs": ("ExportedPartition", "KafkaExport"),

@@ -14,6 +14,7 @@ from txnlog.admin.upkeep import Upkeep
 from txnlog.arguments import names_wrong_arguments, naming_wrong_arguments
 from txnlog.clock import Clock, SystemClock
 from txnlog.config import (
+    DEFAULT_TRANSACTION_TIMEOUT_MS,
     Acks,
     AcksValue,
     AutoOffsetReset,
@@ -425,7 +426,7 @@ class Store:
         self,
         *,
         transactional_id: str | None = None,
-        transaction_timeout_ms: int = 60_000,
+        transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS,
         buffer_memory_bytes: int | None = None,
         compression_type: CompressionType | None = None,
         compression_level: int | None = None,

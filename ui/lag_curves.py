@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from txnlog.errors import TxnlogError
-from txnlog.inspect.descriptions import GroupOffset
+from txnlog.inspect.group_lag import GroupOffset
 from txnlog.inspect.history import GroupLogEntry
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition

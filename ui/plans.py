@@ -19,7 +19,8 @@ from txnlog.errors import (
     InvalidTopic,
     TopicAlreadyExists,
 )
-from txnlog.inspect.descriptions import OffsetReset, TopicDescription
+from txnlog.inspect.descriptions import TopicDescription
+from txnlog.inspect.group_lag import OffsetReset
 from txnlog.names import TopicPartition
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
 from txnlog.state.transaction import Status

@@ -34,7 +34,7 @@ from txnlog.cli.verbs import verb_group
 
 if TYPE_CHECKING:
     from txnlog.bridge import TranslatedOffset
-    from txnlog.inspect.descriptions import GroupOffset, OffsetReset
+    from txnlog.inspect.group_lag import GroupOffset, OffsetReset
     from txnlog.inspect.history import GroupLogEntry, LoggedOffset
     from txnlog.names import TopicPartition
 

@@ -10,7 +10,7 @@ from txnlog.cli.output.fields import Field, names, number, text, time, to_json
 from txnlog.cli.output.transaction_fields import REF
 
 if TYPE_CHECKING:
-    from txnlog.inspect.descriptions import GroupDescription, GroupOffset, MemberDescription
+    from txnlog.inspect.group_lag import GroupDescription, GroupOffset, MemberDescription
 
 SUMMARY: list[Field[GroupDescription]] = [
     text("group_id", "GROUP", lambda group: group.group_id),

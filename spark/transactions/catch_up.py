@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from txnlog.config import DEFAULT_TRANSACTION_TIMEOUT_MS
 from txnlog.errors import CommitFailed, ConcurrentTransactions, InvalidOption
 from txnlog.spark.options.option_values import check_positive
 from txnlog.spark.transactions.transaction import SparkTransaction, transaction
@@ -38,7 +39,7 @@ def catch_up(
     max_records: int | None = None,
     max_transactions: int | None = None,
     storage_options: Mapping[str, object] | None = None,
-    transaction_timeout_ms: int = 60_000,
+    transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS,
 ) -> CaughtUp:
     """Run ``step`` in one transaction after another until the group has read everything.
 

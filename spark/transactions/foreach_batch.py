@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from txnlog.config import DEFAULT_TRANSACTION_TIMEOUT_MS
 from txnlog.errors import InvalidOption
 from txnlog.spark.batch.provenance import QUERY_ID
 from txnlog.spark.stream.commit_once import default_transactional_id, query_batch
@@ -21,7 +22,7 @@ def foreach_batch(
     *,
     transactional_id: str | None = None,
     storage_options: Mapping[str, object] | None = None,
-    transaction_timeout_ms: int = 60_000,
+    transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS,
 ) -> Callable[[DataFrame, int], None]:
     """Turn a function into one for ``writeStream.foreachBatch``.
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from txnlog.admin.publish import check_places, publish_as_set
+from txnlog.config import DEFAULT_TRANSACTION_TIMEOUT_MS
 from txnlog.errors import (
     IllegalState,
     InvalidOption,
@@ -79,7 +80,7 @@ def transaction(
     group_id: str | None = None,
     max_records: int | None = None,
     storage_options: Mapping[str, object] | None = None,
-    transaction_timeout_ms: int = 60_000,
+    transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS,
     application_id: str | None = None,
     version: int | None = None,
     publish: str | Sequence[str] = (),

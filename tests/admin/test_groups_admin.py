@@ -25,7 +25,7 @@ from txnlog.errors import (
     OffsetMetadataTooLarge,
     UnknownTopicOrPartition,
 )
-from txnlog.inspect.descriptions import OffsetReset
+from txnlog.inspect.group_lag import OffsetReset
 from txnlog.log.group_log import GroupLog
 from txnlog.names import TopicPartition
 from txnlog.results import Expiry

@@ -18,7 +18,7 @@ from txnlog.arguments import names_wrong_arguments
 from txnlog.config import check_whole_number
 from txnlog.errors import GroupIdNotFound, InvalidOption, TxnlogError
 from txnlog.inspect.describe import describe_group, describe_or_error
-from txnlog.inspect.descriptions import GroupDescription, OffsetReset
+from txnlog.inspect.group_lag import GroupDescription, OffsetReset
 from txnlog.inspect.history import GroupLogEntry, group_history
 from txnlog.log.group_log import GroupLog
 from txnlog.log.group_metadata import check_offset

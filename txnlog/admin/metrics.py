@@ -17,11 +17,8 @@ from txnlog.log.open_logs import Logs
 from txnlog.metric import Metric
 
 if TYPE_CHECKING:
-    from txnlog.inspect.descriptions import (
-        GroupDescription,
-        TopicDescription,
-        TransactionDescription,
-    )
+    from txnlog.inspect.descriptions import TopicDescription, TransactionDescription
+    from txnlog.inspect.group_lag import GroupDescription
 
 
 MEANINGS: Final[Mapping[str, str]] = {

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from txnlog.config import check_whole_number
 from txnlog.errors import InvalidOption, NoOffsetForPartition
-from txnlog.inspect.descriptions import OffsetReset
+from txnlog.inspect.group_lag import OffsetReset
 from txnlog.log.group_log import GroupLog
 from txnlog.log.group_metadata import check_offset
 from txnlog.log.open_logs import Logs

@@ -7,15 +7,13 @@ from typing import TypeVar
 
 from txnlog.errors import StorageError, TxnlogError
 from txnlog.inspect.descriptions import (
-    GroupDescription,
-    GroupOffset,
-    MemberDescription,
     PartitionDescription,
     ProducerDescription,
     SegmentDescription,
     TopicDescription,
     TransactionDescription,
 )
+from txnlog.inspect.group_lag import GroupDescription, GroupOffset, MemberDescription
 from txnlog.log.group_log import GroupLog
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.transaction_log import Head

@@ -13,14 +13,8 @@ from starlette.responses import Response
 from txnlog.config import topic_setting
 from txnlog.errors import TxnlogError
 from txnlog.inspect.describe import describe_segments_within
-from txnlog.inspect.descriptions import (
-    GroupDescription,
-    GroupOffset,
-    MemberDescription,
-    ProducerDescription,
-    SegmentDescription,
-    StableOffset,
-)
+from txnlog.inspect.descriptions import ProducerDescription, SegmentDescription, StableOffset
+from txnlog.inspect.group_lag import GroupDescription, GroupOffset, MemberDescription
 from txnlog.inspect.placed_indexes import dump_placed_indexes
 from txnlog.log import named_folders
 from txnlog.log.segment_outline import SegmentOutline, outline_partition
