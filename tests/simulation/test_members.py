@@ -10,7 +10,7 @@ import pytest
 from tests.support.groups.group_runs import GroupRun, Violation
 from tests.support.seeds import tried_first
 from tests.support.simulation.long_runs.run import CALM, ROUGH, STALLING, STORMY
-from txnlog.groups import assignment_plan, join_group, leave_group, member, rebalance
+from txnlog.groups import assignment_plan, join_and_leave, member, rebalance
 from txnlog.groups.heartbeats import Observer
 from txnlog.groups.member import Member
 from txnlog.state.membership import Held, Membership
@@ -224,7 +224,7 @@ def test_requests_that_nobody_deletes(monkeypatch: Patch) -> None:
     """They are left when all members have left."""
 
     def mutate(patch: Patch) -> None:
-        for room in (join_group, leave_group, member):
+        for room in (join_and_leave, member):
             patch.setattr(room, "delete_requests", lambda *_: None)
 
     check_caught(monkeypatch, mutate, "left behind", **LEAVERS)

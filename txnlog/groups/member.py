@@ -31,9 +31,13 @@ from txnlog.groups.assignment_plan import (
 )
 from txnlog.groups.assignors import Assignor
 from txnlog.groups.heartbeats import Observer
-from txnlog.groups.join_group import JoinGroup
-from txnlog.groups.leave_group import LeaveGroup
-from txnlog.groups.requests import OldRequests, delete_requests, find_requests
+from txnlog.groups.join_and_leave import (
+    JoinGroup,
+    LeaveGroup,
+    OldRequests,
+    delete_requests,
+    find_requests,
+)
 from txnlog.limits import MOST_TIMEOUT_MS
 from txnlog.log import dead_members
 from txnlog.log.open_logs import Logs

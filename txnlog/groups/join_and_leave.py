@@ -1,12 +1,16 @@
-"""Members that join at the same time: one of them puts one entry for all.
+"""Members that join, or leave, at the same time: one of them puts one entry for all.
 
-A member that is alone puts its entry, and is done. One that loses the number to another joining
-member leaves a request beside the group's heartbeats, and looks again; of those that wait, the one
-whose request comes first puts the next entry, for itself and all whose requests it has read. No
-member depends on another: see :class:`txnlog.log.turns.Turns`.
+A member that is alone puts its entry, and is done. One that loses the number to another that does
+the same leaves a request beside the group's heartbeats, and looks again; of those that wait, the
+one whose request comes first puts the next entry, for itself and all whose requests it has read. No
+member depends on another: see :class:`txnlog.log.turns.Turns`. Nor does anything depend on a
+request: it may be lost, or deleted at any time, since its writer can do without. So failures with
+requests are only logged.
 
-This only saves requests. That no member is joined that has left since follows from the log alone:
-:meth:`txnlog.state.membership.Membership.may_join`.
+This only saves requests to the storage. That no member is joined that has left since follows from
+the log alone: :meth:`txnlog.state.membership.Membership.may_join`. A member's id is used once, so
+one that has asked to leave is gone for ever: that request stays valid however late it is read, and
+by whichever process.
 """
 
 from __future__ import annotations
@@ -26,21 +30,89 @@ from txnlog.errors import (
     UnknownMemberId,
     UnsupportedVersion,
 )
-from txnlog.groups.requests import MOST_AGE_S, delete_requests, put_request, refresh_and_list
 from txnlog.log.group_log import GroupLog
 from txnlog.log.state_log import DELIVERY_TIMEOUT_MS
 from txnlog.log.turns import Turns
 from txnlog.names import JoinRequest
 from txnlog.state import envelope
 from txnlog.state.group import GroupState
-from txnlog.state.membership import MOST_BEHIND, GroupMember, JoinAsked, MembersJoined
+from txnlog.state.membership import (
+    MOST_BEHIND,
+    GroupMember,
+    JoinAsked,
+    Membership,
+    MembersJoined,
+    MembersLeft,
+    ToldAt,
+)
 
+_MOST_AGE_S = 60
+"""An older request is left to its own writer, which may be dead."""
 _MOST_TOGETHER = 64
 """How many members join in one entry at most."""
 
 _DECODER: msgspec.json.Decoder[JoinAsked] = msgspec.json.Decoder(JoinAsked)
 
 _logger = logging.getLogger(__name__)
+
+
+def _put_request(log: GroupLog, path: str, data: bytes) -> None:
+    """Put a request. It need not be durable."""
+    try:
+        log.log.storage.without_fsync().put_if_absent(path, data)
+    except StorageError as error:
+        _logger.debug("a request, %s, was not put: %s", path, error)
+
+
+def _refresh_and_list(log: GroupLog, *, asks: bool) -> list[str]:
+    """Refresh a group's log; with ``asks`` also list the names in ``members/`` at the same time."""
+    if not asks:
+        log.refresh()
+        return []
+    shown = list[str]()
+    log.refresh_beside(lambda: shown.extend(_list(log)))
+    return shown
+
+
+def _list(log: GroupLog) -> list[str]:
+    try:
+        return log.log.storage.list_names(names.group_members(log.name))
+    except StorageError as error:
+        _logger.debug("requests of members of %r were not listed: %s", log.name, error)
+        return []
+
+
+def find_requests(group_id: str, shown: Iterable[str]) -> list[str]:
+    """The files of requests among some names in ``members/``."""
+    folder = names.group_members(group_id)
+    return [
+        f"{folder}/{name}"
+        for name in shown
+        if names.parse_join_request(name) or names.parse_leave_request(name)
+    ]
+
+
+def delete_requests(log: GroupLog, paths: Iterable[str]) -> None:
+    """Delete requests."""
+    doomed = [*paths]
+    try:
+        if doomed:
+            log.log.storage.delete(doomed)
+    except StorageError as error:
+        _logger.debug("requests of members of %r were left: %s", log.name, error)
+
+
+class OldRequests:
+    """Requests whose writers have died: this process has seen them for a minute, by its clock."""
+
+    def __init__(self) -> None:
+        self._seen_since_s: dict[str, float] = {}
+
+    def look(self, now_s: float, paths: Iterable[str]) -> list[str]:
+        """Record the existing ones; returns those that are old."""
+        known = self._seen_since_s
+        self._seen_since_s = {path: known.get(path, now_s) for path in paths}
+        return [path for path, at_s in self._seen_since_s.items() if now_s - at_s > _MOST_AGE_S]
 
 
 class JoinGroup:
@@ -98,7 +170,7 @@ class JoinGroup:
 
     def _refresh(self) -> list[JoinRequest]:
         """Refresh the log; with a request of its own, list the requests at the same time."""
-        shown = refresh_and_list(self._log, asks=self._own is not None)
+        shown = _refresh_and_list(self._log, asks=self._own is not None)
         found = map(names.parse_join_request, shown)
         return [request for request in found if request is not None]
 
@@ -152,7 +224,7 @@ class JoinGroup:
         self._own = request
         asked = JoinAsked(self._clock.now_ms(), member)
         data = envelope.encode(asked)
-        put_request(self._log, names.join_request(self._log.name, request), data)
+        _put_request(self._log, names.join_request(self._log.name, request), data)
 
     def _waiting(self, state: GroupState, shown: Iterable[JoinRequest]) -> list[JoinRequest]:
         """Others' requests that may be fulfilled, judged by their names."""
@@ -177,7 +249,7 @@ class JoinGroup:
         except (StorageError, CorruptEntry, UnsupportedVersion, InvalidTopic) as error:
             _logger.debug("a request to join was passed over: %s", error)
             return None
-        is_young = abs(self._clock.now_ms() - asked.at_ms) < MOST_AGE_S * 1000  # by wall clocks
+        is_young = abs(self._clock.now_ms() - asked.at_ms) < _MOST_AGE_S * 1000  # by wall clocks
         is_own = asked.member.member_id == request.member_id
         return asked.member if is_young and is_own else None
 
@@ -188,3 +260,75 @@ class JoinGroup:
 def _newest_join(state: GroupState) -> int:
     """The last entry by which a current member has joined; -1: there is none."""
     return max((held.joined_entry for held in state.membership.members.values()), default=-1)
+
+
+class LeaveGroup:
+    """One member that leaves its group.
+
+    ``reason``: for readers of the log. Others whose requests are fulfilled get it, too.
+    """
+
+    def __init__(self, log: GroupLog, member_id: str, reason: str) -> None:
+        self._log = log
+        self._clock = log.clock
+        self._member_id = member_id
+        self._reason = reason
+        self._asked = False
+
+    def run(self) -> bool:
+        """Leave; returns whether this process has put the entry: otherwise it was not a member.
+
+        Raises StorageError; it may have left then.
+        """
+        with self._log.lock:
+            try:
+                return self._go_on()
+            finally:
+                if self._asked:
+                    self._delete([self._member_id])
+
+    def _go_on(self) -> bool:
+        turns = Turns(self._clock, DELIVERY_TIMEOUT_MS)
+        while True:
+            before = self._log.next_entry
+            with turns.looking():
+                asking = self._refresh()
+            with self._log.lock:
+                state = self._log.state
+                group = state.membership
+                if self._member_id not in group.members:
+                    return False
+                turns.looked(has_gone_on=_newest_gone(group) >= before)
+                others = sorted({*asking} & group.members.keys() - {self._member_id})
+                if not self._asked and turns.is_crowd(_newest_gone(group)):
+                    self._ask()
+                elif not self._asked or turns.may_put(sum(o < self._member_id for o in others)):
+                    number = state.next_entry
+                    gone = (self._member_id, *others)
+                    entry = MembersLeft(
+                        self._clock.token(), self._clock.now_ms(), gone, self._reason
+                    )
+                    if self._log.put_next(entry) is not None:
+                        self._delete(asking)
+                        return True
+                    turns.lose(number)
+            turns.check_in_time(f"group {self._log.name!r}", "it has not left")
+            turns.pause(asked=self._asked)
+
+    def _refresh(self) -> list[str]:
+        """Refresh the log; once it has asked, list the requests at the same time."""
+        found = map(names.parse_leave_request, _refresh_and_list(self._log, asks=self._asked))
+        return [who for who in found if who is not None]
+
+    def _ask(self) -> None:
+        self._asked = True
+        path = names.leave_request(self._log.name, self._member_id)
+        _put_request(self._log, path, envelope.encode(ToldAt(self._clock.now_ms())))
+
+    def _delete(self, asking: Iterable[str]) -> None:
+        delete_requests(self._log, (names.leave_request(self._log.name, who) for who in asking))
+
+
+def _newest_gone(group: Membership) -> int:
+    """The last entry that has removed a member, as far as is known; -1: none."""
+    return max(group.gone.values(), default=-1)
