@@ -25,6 +25,7 @@ from txnlog.errors import (
 from txnlog.names import TopicPartition, check_group_id, check_topic
 from txnlog.spark.batch import commit, provenance
 from txnlog.spark.batch.decoded_values import ValueColumns
+from txnlog.spark.batch.determinism import RepeatableWrites
 from txnlog.spark.batch.latest import read_latest
 from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
 from txnlog.spark.batch.read_frame import read_frame
@@ -36,7 +37,6 @@ from txnlog.spark.options.store_options import store_options
 from txnlog.spark.stream.commit_once import take_over
 from txnlog.spark.transactions.keyed_rows import rows_to_delete, rows_to_merge
 from txnlog.spark.transactions.read_options import merge_read_options
-from txnlog.spark.transactions.repeatable_writes import RepeatableWrites
 from txnlog.spark.transactions.result import TransactionResult
 from txnlog.spark.transactions.row_budget import unmeasured
 from txnlog.spark.transactions.staged_writes import StagedWrites

@@ -27,10 +27,10 @@ from tests.support.runtime.interrupted_jobs import (
 )
 from txnlog.segments.records import normalize
 from txnlog.spark import registration
+from txnlog.spark.batch.determinism import RepeatableWrites
 from txnlog.spark.batch.staged_uploads import put_staged
 from txnlog.spark.options.option_names import STAGING
 from txnlog.spark.transactions import transaction as blocks
-from txnlog.spark.transactions.repeatable_writes import RepeatableWrites
 from txnlog.store import Store
 from txnlog.write.segment_uploads import SegmentUploader
 
