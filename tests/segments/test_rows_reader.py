@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.support.segments.message_layout import message
-from tests.support.segments.rows_layout import batch, record, resealed_rows
+from tests.support.segments.rows_layout import batch, record
 from tests.support.segments.segment_layout import raw_batches
 from tests.support.segments.segment_samples import (
     GAPS,
     RecordingFile,
-    Row,
-    batch_of,
     dense_segment,
     file_of,
     gapped_segment,
     numbered,
-    rows_of,
     segment,
 )
 from txnlog.segments.batches import encode_batch, encode_marker
@@ -28,9 +23,7 @@ from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.formats.message_sets import encode_message_set
 from txnlog.segments.identity import SegmentIdentity
-from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.inspect.dump import dump_segment, verify_batches
-from txnlog.segments.inspect.indexes import rebuild_indexes
 from txnlog.segments.reader import find_timestamp, read_segment, scan_headers
 
 EVERY = [offset for offsets in GAPS for offset in offsets]
@@ -58,43 +51,6 @@ def test_what_the_writer_writes(codec: Compression) -> None:
     assert (first.base_sequence, second.base_sequence) == (0, 50)
     assert (second.leader_epoch, second.producer_id, second.producer_epoch) == (-1, -1, -1)
     assert offsets_read(data) == list(range(1000))
-
-
-@pytest.mark.condition(39)
-def test_every_range_of_a_gapped_segment() -> None:
-    """From a gap or the middle of a batch come exactly the records from there on."""
-    data = gapped_segment("kafka")
-    for start in range(45):
-        for stop in [None, *range(45)]:
-            assert offsets_read(data, start_offset=start, stop_offset=stop) == [
-                offset for offset in EVERY if offset >= start and (stop is None or offset < stop)
-            ]
-
-
-@pytest.mark.condition(39, 42)
-@pytest.mark.parametrize("indexed", [False, True])
-@pytest.mark.parametrize("chunk_bytes", [1, 1000, 1 << 20])
-def test_ranges_with_and_without_an_index(indexed: bool, chunk_bytes: int) -> None:
-    """Chunks of any size and an index, or none, give the same records."""
-    data, index, _ = rows_segment()
-    for start, stop in ((0, None), (0, 1), (49, 51), (333, 334), (999, 2000), (777, 900)):
-        assert offsets_read(
-            data,
-            start_offset=start,
-            stop_offset=stop,
-            index=index if indexed else None,
-            chunk_bytes=chunk_bytes,
-        ) == list(range(start, min(stop or 1000, 1000)))
-
-
-def test_point_read_with_an_index() -> None:
-    """With an index what is skipped is a batch or two, and so is what is fetched."""
-    data, index, _ = rows_segment()
-    largest = max(len(raw.raw) for raw in raw_batches(data))
-    file = RecordingFile(data)
-    list(read_segment(file.opened(), start_offset=777, stop_offset=778, index=index))
-    assert len(file.requests) == 1
-    assert file.bytes_read <= 2 * largest < len(data) / 5
 
 
 @pytest.mark.more
@@ -143,32 +99,6 @@ def _truth_or_corrupt(data: bytes, start: int, stop: int | None, expected: list[
         assert got == expected[: len(got)]
     else:
         assert got == expected
-
-
-@pytest.mark.condition(41)
-def test_times_against_a_plain_loop() -> None:
-    """The first record at or after any time, times out of order, with any indexes."""
-    rng = np.random.default_rng(7)
-    times = rng.integers(-1, 200, 120).tolist()
-    batches = [
-        batch_of([(b"", b"", time, []) for time in times[n : n + 10]]) for n in range(0, 120, 10)
-    ]
-    data, summary = segment(*batches, index_interval_bytes=0, record_format="kafka")
-    index, time_index = OffsetIndex.decode(summary.index), TimeIndex.decode(summary.time_index)
-    for wanted in range(-3, 205, 4):
-        expected = next(((n, t) for n, t in enumerate(times) if t >= wanted), None)
-        given: list[dict[str, Any]] = [{}, {"index": index, "time_index": time_index}]
-        for indexes in given:
-            file = RecordingFile(data)
-            assert find_timestamp(file.opened(), wanted, **indexes) == expected
-
-
-@pytest.mark.condition(42)
-def test_indexes_come_back() -> None:
-    """Rebuilt indexes equal the writer's, byte for byte."""
-    data, index, time_index = rows_segment()
-    again = rebuild_indexes(file_of(data), interval_bytes=0)
-    assert [part.encode() for part in again] == [index.encode(), time_index.encode()]
 
 
 def test_markers_take_offsets_and_are_no_records() -> None:
@@ -286,23 +216,3 @@ def test_batches_out_of_order() -> None:
     for wrong in (later + later, later + inner, inner + later):
         with pytest.raises(CorruptRecord, match="base offset"):
             list(read_segment(file_of(wrong)))
-
-
-@pytest.mark.condition(45)
-def test_a_length_that_reaches_into_the_next_batch() -> None:
-    """A length that is too long or too short is corrupt, under good checksums too."""
-    data = encode_batch(numbered(5), record_format="kafka") * 2
-    size = len(data) // 2
-    for length in (size - 13, size - 11, 2 * size - 12, 49, 10):
-        wrong = resealed_rows(data[:size], {8: length.to_bytes(4, "big")}) + data[size:]
-        with pytest.raises(CorruptRecord, match="at byte 0"):
-            list(read_segment(file_of(wrong)))
-
-
-@pytest.mark.condition(39)
-def test_records_of_a_cut_batch_keep_every_column() -> None:
-    """Cutting changes which rows come, not what is in them."""
-    rows: list[Row] = [(b"%d" % n, b"v" * n, n, [("h", b"x")]) for n in range(20)]
-    data, _ = segment(batch_of(rows), record_format="kafka")
-    (part,) = read_segment(file_of(data), start_offset=7, stop_offset=12)
-    assert rows_of(part.records) == rows[7:12]

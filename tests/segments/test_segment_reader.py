@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.support.segments.rows_layout import resealed_rows
 from tests.support.segments.segment_layout import raw_batches, resealed
 from tests.support.segments.segment_samples import (
     GAPS,
@@ -30,6 +32,8 @@ from txnlog.segments.inspect.indexes import rebuild_indexes
 from txnlog.segments.reader import SegmentBatch, find_timestamp, read_segment, scan_headers
 from txnlog.segments.segment_file import SegmentFile
 
+in_both_formats = pytest.mark.parametrize("record_format", ["columns", "kafka"])
+
 
 def check(batches: list[SegmentBatch], expected: list[int]) -> None:
     """The batches hold exactly the records with these offsets, and say so consistently."""
@@ -43,9 +47,10 @@ def check(batches: list[SegmentBatch], expected: list[int]) -> None:
 
 
 @pytest.mark.condition(39)
-def test_every_range_of_a_gapped_segment() -> None:
+@in_both_formats
+def test_every_range_of_a_gapped_segment(record_format: str) -> None:
     """From a gap or the middle of a batch come exactly the records from there on."""
-    data = gapped_segment()
+    data = gapped_segment(record_format)
     every = [offset for offsets in GAPS for offset in offsets]
     for start in range(45):
         for stop in [None, *range(45)]:
@@ -56,9 +61,12 @@ def test_every_range_of_a_gapped_segment() -> None:
 @pytest.mark.condition(39, 42)
 @pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("chunk_bytes", [1, 64, 1000, 5000, 1 << 20])
-def test_ranges_with_and_without_an_index(indexed: bool, chunk_bytes: int) -> None:
+@in_both_formats
+def test_ranges_with_and_without_an_index(
+    indexed: bool, chunk_bytes: int, record_format: str
+) -> None:
     """Chunks of any size and an index, or none, give the same records."""
-    data, index, _ = dense_segment()
+    data, index, _ = dense_segment(record_format=record_format)
     for start, stop in [
         (0, None),
         (0, 1),
@@ -122,9 +130,10 @@ def test_requests_are_bounded_chunks_in_order() -> None:
         assert max(stop - start for start, stop in file.requests) <= max(chunk_bytes, largest)
 
 
-def test_point_read_with_an_index() -> None:
+@in_both_formats
+def test_point_read_with_an_index(record_format: str) -> None:
     """One record of a long segment costs one request of two batches."""
-    data, index, _ = dense_segment()
+    data, index, _ = dense_segment(record_format=record_format)
     largest = max(len(raw.raw) for raw in raw_batches(data))
     file = RecordingFile(data)
     got = list(read_segment(file.opened(), start_offset=777, stop_offset=778, index=index))
@@ -211,19 +220,22 @@ def test_indexes_of_another_segment_lose_nothing() -> None:
 
 
 @pytest.mark.condition(42)
-def test_indexes_come_back() -> None:
+@in_both_formats
+def test_indexes_come_back(record_format: str) -> None:
     """Rebuilt indexes equal the writer's, byte for byte."""
     for interval_bytes in (0, 700, 4096):
         data, summary = segment(
             *[numbered(50, start=start) for start in range(0, 1000, 50)],
             index_interval_bytes=interval_bytes,
+            record_format=record_format,
         )
         index, time_index = rebuild_indexes(file_of(data), interval_bytes=interval_bytes)
         assert (index.encode(), time_index.encode()) == (summary.index, summary.time_index)
 
 
 @pytest.mark.condition(41)
-def test_times_against_a_plain_loop() -> None:
+@in_both_formats
+def test_times_against_a_plain_loop(record_format: str) -> None:
     """The first record at or after any time, times out of order, with any indexes."""
     rng = np.random.default_rng(7)
     for _ in range(10):
@@ -232,7 +244,7 @@ def test_times_against_a_plain_loop() -> None:
             batch_of([(b"", b"", time, []) for time in times[n : n + 10]])
             for n in range(0, 120, 10)
         ]
-        data, summary = segment(*batches, index_interval_bytes=0)
+        data, summary = segment(*batches, index_interval_bytes=0, record_format=record_format)
         index, time_index = OffsetIndex.decode(summary.index), TimeIndex.decode(summary.time_index)
         for wanted in range(-3, 205, 4):
             expected = next(((n, t) for n, t in enumerate(times) if t >= wanted), None)
@@ -380,12 +392,17 @@ def test_batches_out_of_order() -> None:
 
 
 @pytest.mark.condition(45)
-def test_length_that_reaches_into_the_next_batch() -> None:
+@pytest.mark.parametrize(
+    ("record_format", "reseal"), [("columns", resealed), ("kafka", resealed_rows)]
+)
+def test_length_that_reaches_into_the_next_batch(
+    record_format: str, reseal: Callable[[bytes, Mapping[int, bytes]], bytes]
+) -> None:
     """A length that is too long or too short is corrupt, under good checksums too."""
-    data = encode_batch(numbered(5)) * 2
+    data = encode_batch(numbered(5), record_format=record_format) * 2
     size = len(data) // 2
-    for length in (size - 12 - 8, size - 12 + 8, 2 * size - 12, 49, 10):
-        wrong = resealed(data[:size], {8: length.to_bytes(4, "big")}) + data[size:]
+    for length in (size - 20, size - 13, size - 11, size - 4, 2 * size - 12, 49, 10):
+        wrong = reseal(data[:size], {8: length.to_bytes(4, "big")}) + data[size:]
         with pytest.raises(CorruptRecord, match="at byte 0"):
             list(read_segment(file_of(wrong)))
 
@@ -409,10 +426,11 @@ def test_slices_of_batches_have_their_own_offsets() -> None:
 
 
 @pytest.mark.condition(39)
-def test_records_of_a_cut_batch_keep_every_column() -> None:
+@in_both_formats
+def test_records_of_a_cut_batch_keep_every_column(record_format: str) -> None:
     """Cutting changes which rows come, not what is in them."""
     rows: list[Row] = [(b"%d" % n, b"v" * n, n, [("h", b"x")]) for n in range(20)]
-    data, _ = segment(batch_of(rows))
+    data, _ = segment(batch_of(rows), record_format=record_format)
     (batch,) = read_segment(file_of(data), start_offset=7, stop_offset=12)
     assert rows_of(batch.records) == rows[7:12]
     assert isinstance(batch.records, pa.RecordBatch)
