@@ -167,6 +167,12 @@ def memory_storage() -> Storage:
 
 
 @pytest.fixture
+def disk(tmp_path: Path) -> Storage:
+    """An empty storage on the local filesystem."""
+    return open_storage(str(tmp_path / "store"))
+
+
+@pytest.fixture
 def clock() -> VirtualClock:
     """A clock that stands still unless a test moves it."""
     return VirtualClock()
@@ -184,11 +190,13 @@ def heap(clock: VirtualClock) -> HeapStorage:
 def store(request: pytest.FixtureRequest, clock: VirtualClock) -> Store:
     """A store in memory with a topic ``t`` of one partition, or what ``@pytest.mark.store`` asks.
 
-    ``topics`` and ``config`` are those of ``new_store``, ``on`` is the fixture that it lies on.
+    ``on`` is the fixture that it lies on, by the system's clock if that is a disk; ``topics`` and
+    the like are those of ``new_store``.
     """
     mark = request.node.get_closest_marker("store")
     asked = {"on": "memory_storage", **(mark.kwargs if mark else {})}
-    return new_store(request.getfixturevalue(asked.pop("on")), clock, **asked)
+    on = asked.pop("on")
+    return new_store(request.getfixturevalue(on), None if on == "disk" else clock, **asked)
 
 
 @pytest.fixture

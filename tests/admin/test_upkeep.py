@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.steps import another, append, begin, new_store, send, upload, values
+from tests.support.steps import another, append, begin, send, upload, values
 from tests.support.storage.disturbed_storages import HookedStorage
 from txnlog.admin.upkeep import CHECK_INTERVAL_MS
 from txnlog.log.state_log import CHECKPOINT_INTERVAL
@@ -15,13 +15,7 @@ from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def store(heap: HeapStorage, clock: VirtualClock) -> Store:
-    store = new_store(heap, clock)
-    store.topics.alter("t", config={"retention.ms": str(HOUR_MS)})
-    return store
+pytestmark = pytest.mark.store(on="heap", topic_config={"retention.ms": str(HOUR_MS)})
 
 
 def write_until_checkpoint(store: Store, name: str = "new") -> None:

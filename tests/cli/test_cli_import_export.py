@@ -7,19 +7,13 @@ from typing import Any
 
 import pytest
 
-import txnlog
 from tests.support.cli.cli_command import cli
 from txnlog import Store
 from txnlog.segments.batches import encode_batch, encode_marker
 from txnlog.segments.records import normalize
 
 RECORDS = 3
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    """An empty store."""
-    return txnlog.open(str(tmp_path / "store"), create=True)
+pytestmark = pytest.mark.store(on="disk", topics={})
 
 
 @pytest.fixture

@@ -13,11 +13,7 @@ from txnlog.errors import InvalidOption
 
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1", "\uff0b1"]
 PLAIN = ["a=1", "", "'", "1", " =1"]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> txnlog.Store:
-    return txnlog.open(str(tmp_path / "store"), create=True)
+pytestmark = pytest.mark.store(on="disk", topics={})
 
 
 def rows_of(path: Path) -> list[list[str]]:

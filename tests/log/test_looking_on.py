@@ -14,20 +14,16 @@ from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 
-pytestmark = pytest.mark.usefixtures("short_chapters")
 AGE_MS = 3_600_000
+pytestmark = [
+    pytest.mark.usefixtures("short_chapters"),
+    pytest.mark.store(on="heap", config={"log.cleanup.age.ms": AGE_MS}),
+]
 
 
 @pytest.fixture
 def heap() -> HeapStorage:
     return HeapStorage(like_disk=True)
-
-
-@pytest.fixture
-def store(heap: HeapStorage, clock: VirtualClock) -> Store:
-    store = attach(heap, create=True, clock=clock, config={"log.cleanup.age.ms": AGE_MS})
-    store.topics.create("t")
-    return store
 
 
 def watching(store: Store) -> tuple[Store, CountingStorage]:

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
-import txnlog
 from txnlog import Store
 from txnlog.errors import Wakeup
 
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    """A store with an empty topic."""
-    opened = txnlog.open(str(tmp_path / "store"), create=True)
-    opened.topics.create("t")
-    return opened
+pytestmark = pytest.mark.store(on="disk")
 
 
 def test_a_poll_that_waits_holds_up_nobody_in_the_loop(store: Store) -> None:

@@ -7,20 +7,11 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from tests.support.steps import new_store
 from txnlog.names import TopicPartition
-from txnlog.storage.base import Storage
 from txnlog.store import Store
-from txnlog.testing import VirtualClock
 
 T0 = TopicPartition("t", 0)
-
-
-@pytest.fixture
-def store(memory_storage: Storage, clock: VirtualClock) -> Store:
-    store = new_store(memory_storage, clock, {})
-    store.topics.create("t", config={"record.format": "columns"})
-    return store
+pytestmark = pytest.mark.store(topic_config={"record.format": "columns"})
 
 
 @pytest.mark.condition(42)

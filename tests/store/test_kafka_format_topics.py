@@ -17,17 +17,13 @@ from txnlog.errors import CorruptRecord, InvalidConfig
 from txnlog.names import TopicPartition
 from txnlog.segments.batch_header import CODEC_BITS
 from txnlog.segments.compression import Compression
-from txnlog.store import Store, open_store
+from txnlog.store import Store
 
 KAFKA = {"record.format": "kafka"}
 CODECS: list[CompressionType] = ["none", "gzip", "snappy", "lz4", "zstd"]
+pytestmark = pytest.mark.store(on="disk", topics={})
 assert set(CODECS) == {codec.kafka_name for codec in Compression}
 T0 = TopicPartition("t", 0)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store"), create=True)
 
 
 def segment_files(store: Store) -> list[Path]:

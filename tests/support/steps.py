@@ -32,14 +32,15 @@ ANYWHERE = [
 
 def new_store(
     storage: Storage,
-    clock: VirtualClock,
+    clock: VirtualClock | None,
     topics: Mapping[str, int] | None = None,
     config: Mapping[str, object] | None = None,
+    topic_config: Mapping[str, str] | None = None,
 ) -> Store:
     """A new store whose topics have so many partitions; by default one, ``t``, with one."""
     store = attach(storage, create=True, clock=clock, config=config)
     for topic, partitions in ({"t": 1} if topics is None else topics).items():
-        store.topics.create(topic, partitions=partitions)
+        store.topics.create(topic, partitions=partitions, config=topic_config)
     return store
 
 

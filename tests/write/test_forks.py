@@ -25,14 +25,7 @@ from txnlog.store import Store, open_store
 T0 = TopicPartition("t", 0)
 
 
-pytestmark = pytest.mark.usefixtures("frozen_heap")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    store = open_store(str(tmp_path / "store"), create=True)
-    store.topics.create("t")
-    return store
+pytestmark = [pytest.mark.usefixtures("frozen_heap"), pytest.mark.store(on="disk")]
 
 
 def read_back(store: Store) -> list[bytes]:

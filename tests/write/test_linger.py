@@ -7,7 +7,6 @@ import logging
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -18,16 +17,10 @@ from txnlog.errors import InvalidConfig, StorageError
 from txnlog.storage import open_storage
 from txnlog.storage.base import Upload
 from txnlog.storage.forwarding import ForwardingStorage
-from txnlog.store import Store, attach, open_store
+from txnlog.store import Store, attach
 
 WAIT_MS = 60_000
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    store = open_store(str(tmp_path / "store"), create=True)
-    store.topics.create("t")
-    return store
+pytestmark = pytest.mark.store(on="disk")
 
 
 def test_records_go_out_by_themselves(store: Store) -> None:

@@ -14,13 +14,9 @@ from txnlog.testing import HeapStorage, VirtualClock
 
 PARTITIONS = 4
 COLUMNS, PACKED, KAFKA = 100, 102, 2
-
-
-@pytest.fixture
-def store(clock: VirtualClock) -> Store:
-    store = new_store(HeapStorage(), clock, {})
-    store.topics.create("t", partitions=PARTITIONS, config={"record.format": "columns"})
-    return store
+pytestmark = pytest.mark.store(
+    on="heap", topics={"t": PARTITIONS}, topic_config={"record.format": "columns"}
+)
 
 
 def magics(store: Store, topic: str = "t") -> list[int]:

@@ -7,27 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.steps import another, begin, new_store
+from tests.support.steps import another, begin
 from txnlog.names import SegmentRef
 from txnlog.producer import Producer
 from txnlog.segments.batch_header import BatchHeader
 from txnlog.segments.batches import decode_header
 from txnlog.store import Store
-from txnlog.testing import HeapStorage, VirtualClock
+from txnlog.testing import VirtualClock
 
 with warnings.catch_warnings():  # kafka-python loads its messages in a way that 3.11 warns of
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.record import MemoryRecords
 
 ROWS = {"record.format": "kafka"}
+pytestmark = pytest.mark.store(on="heap", topics={"t": 2}, topic_config=ROWS)
 WEEK_MS = 7 * 86_400_000
-
-
-@pytest.fixture
-def store(clock: VirtualClock) -> Store:
-    store = new_store(HeapStorage(), clock, {})
-    store.topics.create("t", partitions=2, config=ROWS)
-    return store
 
 
 def bytes_of(store: Store) -> list[bytes]:
