@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Iterable, Iterator
+from io import BytesIO
+from itertools import islice, repeat
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -18,7 +19,6 @@ from txnlog.names import TopicPartition
 from txnlog.schema import DELETED
 from txnlog.segments.number_arrays import numbers_of
 
-T = TypeVar("T")
 Pairs: TypeAlias = tuple[tuple[str, bytes | None], ...]
 _ROWS_AT_ONCE: Final = 256
 
@@ -88,7 +88,8 @@ def _byte_strings(column: pa.Array) -> Iterable[bytes | None]:
     bounds = np.frombuffer(ends, dtype=np.int32)[column.offset :][: len(column) + 1]
     first, last = int(bounds[0]), int(bounds[-1])
     held = b"" if data is None else data.slice(first, last - first).to_pybytes()
-    found = _cut(held.__getitem__, bounds - first)
+    # Read one after another: slices of it would take three times as long.
+    found = map(BytesIO(held).read, np.diff(bounds).tolist())
     if not column.null_count:
         return found
     values: list[bytes | None] = [*found]
@@ -150,11 +151,5 @@ def _headers_of(column: pa.Array, count: int) -> Iterable[Pairs]:
         return [tuple((pair["key"], pair["value"]) for pair in row) for row in listed]
     names, contents = column.values.slice(first, last - first).flatten()
     texts = map(bytes.decode, _byte_strings(names))  # type: ignore[arg-type]  # a name is not null
-    pairs = [*zip(texts, _byte_strings(contents), strict=False)]
-    return map(tuple, _cut(pairs.__getitem__, bounds - first))
-
-
-def _cut(cut: Callable[[slice], T], bounds: npt.NDArray[np.int32]) -> Iterator[T]:
-    """What ``cut`` returns for each slice between two neighbouring bounds."""
-    listed = bounds.tolist()
-    return map(cut, map(slice, listed, listed[1:]))
+    pairs = zip(texts, _byte_strings(contents), strict=False)
+    return map(tuple, map(islice, repeat(pairs), np.diff(bounds).tolist()))
