@@ -43,7 +43,7 @@ from txnlog.write.producer_lock import ProducerLock, exclusive
 from txnlog.write.record_buffers import Batch, RecordBuffers
 from txnlog.write.record_checks import Headers
 from txnlog.write.sent_offsets import SentOffsets, group_now
-from txnlog.write.topic_buffer import WritesAs
+from txnlog.write.topic_buffer import BYTES_PER_BATCH, ROWS_PER_BATCH, WritesAs
 from txnlog.write.writer_settings import WriterSettings
 
 _logger = logging.getLogger(__name__)
@@ -82,6 +82,10 @@ class Phase(Enum):
         return InvalidTxnState(f"{call}(): the producer is {self.value}; {_HINTS[self]}")
 
 
+_LOOKS_EACH = 16
+"""After so many records that wait for a flush the age of a topic's metadata is looked at: each look
+at the clock takes a tenth of the time of a send."""
+
 _HINTS = {
     Phase.NEW: "call init_transactions() first",
     Phase.READY: "call begin_transaction() first",
@@ -117,6 +121,7 @@ class Producer:
     ) -> None:
         logs.storage.will_write()
         self._logs = logs
+        self._monotonic_s = logs.clock.monotonic_s
         self._serializers = serializers
         self._retries = settings.retries
         self._plain = PlainWriter(logs, settings.retries)
@@ -432,14 +437,43 @@ class Producer:
         lock = self._lock
         if lock.inherited:
             lock.check()
-        # As in methods that are marked exclusive, without what that costs for each record.
-        with lock.mutex:
+        # This runs for each record. So it takes the lock as methods that are marked exclusive do,
+        # for half of what ``with`` costs; bytes without rare attributes take no further call.
+        mutex = lock.mutex
+        try:
+            mutex.acquire()
             if self._late is not None:
                 self._raise_late()
             if self._phase is not self._sending:
-                raise self._phase.refusal("send")
+                self._require(self._sending, "send")
             try:
-                future = self._records.send(topic, value, key, partition, timestamp_ms, headers)  # type: ignore[arg-type]
+                buffer = self._records.by_topic.get(topic)
+                if (
+                    buffer is not None
+                    and type(value) is bytes
+                    and (type(key) is bytes or (key is None and not buffer.needs_keys))
+                    and partition is None
+                    and timestamp_ms is None
+                    and headers is None
+                    and (size := len(value) + (0 if key is None else len(key))) <= buffer.most_bytes
+                    and (
+                        (row := len((rows := buffer.rows).keys)) % _LOOKS_EACH
+                        or self._monotonic_s() <= buffer.fresh_until_s
+                    )
+                ):
+                    total = rows.size_bytes + size
+                    future = FutureRecordMetadata(buffer.sent, row)
+                    try:
+                        rows.values.append(value)
+                        rows.keys.append(key)
+                        rows.size_bytes = total
+                    except BaseException:  # an interrupt
+                        buffer.lost = True
+                        raise
+                    if row + 1 >= ROWS_PER_BATCH or total >= BYTES_PER_BATCH:
+                        buffer.flush_rows()
+                else:
+                    future = self._records.send(topic, value, key, partition, timestamp_ms, headers)  # type: ignore[arg-type]
             except BaseException as error:
                 self._fail(error)
                 if isinstance(error, TypeError):
@@ -449,6 +483,13 @@ class Producer:
                 future.add_done_callback(on_delivery)
             if self._linger is not None:
                 self._linger.arm()
+        except BaseException:
+            try:  # noqa: SIM105 - a second interrupt could come before any other call
+                mutex.release()
+            except RuntimeError:
+                pass  # the wait for it was interrupted
+            raise
+        mutex.release()
         return future
 
     @exclusive

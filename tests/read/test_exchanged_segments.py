@@ -44,7 +44,7 @@ def fill(store: Store, topic: str, record_format: str, partitions: int = 2) -> N
                     for row in range(start, start + BATCH_ROWS):
                         value = b"%020d" % random.Random(row).randrange(10**18)
                         producer.send(topic, value, None, partition, TIME_MS + row)
-                    buffer = producer._records._topics[topic]
+                    buffer = producer._records.by_topic[topic]
                     buffer.flush_rows()
                     assert buffer._uploader is not None
                     buffer._uploader._open[partition].writer.flush()

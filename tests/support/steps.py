@@ -109,7 +109,7 @@ def stop_before_marking(producer: Producer) -> None:
 
 def end_batches(producer: Producer, topic: str = "t") -> None:
     """What was sent to a topic becomes batches, which wait, as when memory is short."""
-    buffer = producer._records._topics[topic]
+    buffer = producer._records.by_topic[topic]
     buffer.flush_rows()
     if buffer._uploader is not None:
         for segment in buffer._uploader._open.values():

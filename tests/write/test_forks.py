@@ -113,7 +113,7 @@ def test_closing_in_a_child_leaves_the_parents_uploads(store: Store, acks: AcksV
     producer = store.producer(acks=acks, buffer_memory_bytes=1)
     for number in range(3):
         producer.send("t", b"%d" % number * 100)
-    producer._records._topics["t"].flush_rows()  # an upload is open
+    producer._records.by_topic["t"].flush_rows()  # an upload is open
     before = files(store)
     assert any(name.startswith(".tmp/") for name in before)
 

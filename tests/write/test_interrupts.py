@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import FrameType
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import FrameType, SimpleNamespace
+from typing import NoReturn
 
 import pytest
 
@@ -54,6 +57,28 @@ def interrupted(at: int, call: Callable[[], object]) -> bool:
         return True
     finally:
         sys.settrace(before)
+    return False
+
+
+def interrupted_after(at: int, call: Callable[[], object]) -> bool:
+    """As ``interrupted``, after the ``at``-th function of C that the modules call."""
+    left = at
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal left
+        left -= event == "c_return" and frame.f_code.co_filename in MODULES
+        if left == 0:
+            left = -1
+            raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(before)
     return False
 
 
@@ -150,6 +175,34 @@ def test_what_is_sent_without_a_transaction_is_written_once_or_is_known_to_be_lo
     told.remove("")
     (lost,) = told
     assert "what was sent since the last flush is lost" in lost
+
+
+def test_wherever_a_send_is_interrupted_other_threads_go_on(clock: VirtualClock) -> None:
+    """After each call that it makes, which is where Ctrl-C comes; also while it waits for them."""
+    plain = two_topics(clock).producer()
+    plain.send("t", b"1")
+    with ThreadPoolExecutor(1) as other:
+        at = 1
+        while interrupted_after(at, partial(plain.send, "t", b"2")):
+            assert other.submit(plain._lock.mutex.acquire, blocking=False).result()
+            other.submit(plain._lock.mutex.release).result()
+            plain.close(flush=False)
+            plain = two_topics(clock).producer()
+            plain.send("t", b"1")
+            at += 1
+        assert at > 5
+
+        def wait() -> NoReturn:
+            raise KeyboardInterrupt
+
+        mutex = plain._lock.mutex
+        other.submit(mutex.acquire).result()
+        plain._lock.mutex = SimpleNamespace(acquire=wait, release=mutex.release)  # type: ignore[assignment]
+        with pytest.raises(KeyboardInterrupt):
+            plain.send("t", b"3")
+        other.submit(mutex.release).result()
+        plain._lock.mutex = mutex
+        plain.close(flush=False)
 
 
 def test_an_interrupted_commit_is_not_half_repeated(store: Store, hooked: HookedStorage) -> None:

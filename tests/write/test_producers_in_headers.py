@@ -86,7 +86,7 @@ def test_who_was_forgotten_after_the_upload_is_in_the_header_and_not_in_the_log(
     producer.send("t", b"before", partition=0)
     producer.flush()
     producer.send("t", b"uploaded", partition=0)
-    producer._records._topics["t"].upload()
+    producer._records.by_topic["t"].upload()
     for _ in range(9):  # others pass the topic's time on
         clock.time_ms += WEEK_MS
         with another(store).producer() as other:

@@ -100,7 +100,7 @@ def test_who_is_told_of_a_refusal_may_send_more(store: Store, acks: AcksValue, w
 
     def note(told: FutureRecordMetadata) -> None:
         assert isinstance(told.exception(), UnknownTopicOrPartition)
-        buffer = producer._records._topics.get("t")
+        buffer = producer._records.by_topic.get("t")
         looks.append(buffer is None or buffer.outdated)
 
     producer.send("t", b"old").add_done_callback(note)
@@ -321,7 +321,7 @@ def flush_to_many_topics(store: Store, producer: Producer, clock: VirtualClock) 
     recreate(store)
     clock.time_ms += int(METADATA_MAX_AGE_S * 1000) + 1
     producer._records._forget_idle()
-    assert "t" not in producer._records._topics
+    assert "t" not in producer._records.by_topic
     producer.send("t", b"new")
 
 

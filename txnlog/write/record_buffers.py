@@ -21,7 +21,7 @@ from txnlog.segments.records import CONVERSION_ERRORS
 from txnlog.write.deliveries import Flush, FutureRecordMetadata, SentBatch
 from txnlog.write.record_checks import Headers, Value
 from txnlog.write.segment_uploads import UploadBudget
-from txnlog.write.topic_buffer import BYTES_PER_BATCH, ROWS_PER_BATCH, TopicBuffer, WritesAs
+from txnlog.write.topic_buffer import TopicBuffer, WritesAs
 from txnlog.write.writer_settings import WriterSettings
 
 _REFUSALS: Final = (InvalidRecord, RecordTooLarge)
@@ -56,7 +56,10 @@ Batch: TypeAlias = SupportsArrow | Sequence[Mapping[str, Any] | IsDataclass]
 
 
 class RecordBuffers:
-    """A buffer for each topic, all within one budget. For one thread at a time."""
+    """A buffer for each topic, all within one budget. For one thread at a time.
+
+    ``by_topic`` are those of topics that were sent to, see :meth:`Producer.send`.
+    """
 
     def __init__(
         self,
@@ -71,7 +74,7 @@ class RecordBuffers:
         self._flush = flush
         self._settings = settings or WriterSettings()
         self._budget = UploadBudget(self._settings.memory_bytes)
-        self._topics: dict[str, TopicBuffer] = {}
+        self.by_topic: dict[str, TopicBuffer] = {}
         self._most = _KEPT_TOPICS
         self._interrupted = False
         self._monotonic_s = logs.clock.monotonic_s
@@ -79,7 +82,7 @@ class RecordBuffers:
     @property
     def lost(self) -> bool:
         """True once an error has lost records that were sent."""
-        return self._interrupted or any(buffer.lost for buffer in self._topics.values())
+        return self._interrupted or any(buffer.lost for buffer in self.by_topic.values())
 
     def send(
         self,
@@ -91,31 +94,7 @@ class RecordBuffers:
         headers: Headers | None = None,
     ) -> FutureRecordMetadata:
         """Take one record. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
-        # This runs for each record, so bytes without rare attributes take no further call.
-        buffer = self._topics.get(topic)
-        if (
-            buffer is not None
-            and type(value) is bytes
-            and (type(key) is bytes or (key is None and not buffer.needs_keys))
-            and partition is None
-            and timestamp_ms is None
-            and headers is None
-            and self._monotonic_s() <= buffer.fresh_until_s
-        ):
-            size_bytes = len(value) if key is None else len(key) + len(value)
-            if size_bytes <= buffer.most_bytes:
-                rows = buffer.rows
-                future = FutureRecordMetadata(buffer.sent, len(rows.keys))
-                try:
-                    rows.values.append(value)
-                    rows.keys.append(key)
-                    rows.size_bytes += size_bytes
-                except BaseException:  # an interrupt
-                    buffer.lost = True
-                    raise
-                if len(rows.keys) >= ROWS_PER_BATCH or rows.size_bytes >= BYTES_PER_BATCH:
-                    buffer.flush_rows()
-                return future
+        buffer = self.by_topic.get(topic)
         if buffer is None or buffer.outdated:
             buffer = self._buffer_of(topic)
         try:
@@ -127,11 +106,11 @@ class RecordBuffers:
 
     def batches(self, topic: str) -> list[SentBatch]:
         """Those in segments that :meth:`finish` has returned, until :meth:`forget_batches`."""
-        return self._topics[topic].batches
+        return self.by_topic[topic].batches
 
     def forget_batches(self, topic: str) -> None:
         """Others tell them. What an interrupt leaves here is refused by :meth:`discard`."""
-        self._topics[topic].forget_batches()
+        self.by_topic[topic].forget_batches()
 
     def send_batch(self, topic: str, batch: Batch, partition: int | None = None) -> None:
         """Take a whole batch. Raises UnknownTopicOrPartition, InvalidRecord, RecordTooLarge."""
@@ -149,15 +128,15 @@ class RecordBuffers:
 
     def _buffer_of(self, topic: str) -> TopicBuffer:
         """The topic's buffer. Its metadata is refreshed once in a while."""
-        if topic not in self._topics:
+        if topic not in self.by_topic:
             with self._settings.retries.waiting(self._logs.storage):
                 spec = self._logs.topic_spec(topic)
-            if len(self._topics) >= self._most:
+            if len(self.by_topic) >= self._most:
                 self._forget_idle()
-            self._topics[topic] = TopicBuffer(
+            self.by_topic[topic] = TopicBuffer(
                 self._logs, spec, self._settings, self._budget, self._writes_as, self._flush
             )
-        buffer = self._topics[topic]
+        buffer = self.by_topic[topic]
         if buffer.outdated:
             self._refresh(buffer)
             if self._settings.acks is Acks.NONE and not buffer.is_current():
@@ -200,18 +179,18 @@ class RecordBuffers:
 
     def _forget_idle(self) -> None:
         """Forget topics that nothing was sent to lately: a producer may meet any number of them."""
-        for topic, buffer in [*self._topics.items()]:
+        for topic, buffer in [*self.by_topic.items()]:
             if buffer.outdated and buffer.is_empty:
                 self.forget(topic)
-        self._most = max(_KEPT_TOPICS, 2 * len(self._topics))
+        self._most = max(_KEPT_TOPICS, 2 * len(self.by_topic))
 
     def finish(self) -> dict[str, list[UploadedSegment]]:
         """Upload all buffers; returns segments by topic, in the order they are to be placed."""
         finished: dict[str, list[UploadedSegment]] = {}
         self._interrupted = True
-        for buffer in self._topics.values():
+        for buffer in self.by_topic.values():
             buffer.upload()  # all of them before any is returned: if one fails, all are discarded
-        for topic, buffer in self._topics.items():
+        for topic, buffer in self.by_topic.items():
             if segments := buffer.finish():
                 finished[topic] = segments
         self._interrupted = False
@@ -219,44 +198,44 @@ class RecordBuffers:
 
     def hand_over(self, refused: Collection[str]) -> dict[str, TopicBuffer]:
         """Hand over all buffers; new ones keep the metadata of topics that were not refused."""
-        for buffer in self._topics.values():
+        for buffer in self.by_topic.values():
             buffer.flush_rows()
-        handed, self._budget = self._topics, UploadBudget(self._settings.memory_bytes)
+        handed, self._budget = self.by_topic, UploadBudget(self._settings.memory_bytes)
         kept = {name: buffer for name, buffer in handed.items() if name not in refused}
-        self._topics = {name: buffer.successor(self._budget) for name, buffer in kept.items()}
+        self.by_topic = {name: buffer.successor(self._budget) for name, buffer in kept.items()}
         return handed
 
     def forget(self, topic: str) -> None:
         """Forget a topic's metadata; nothing is buffered for it."""
-        self._topics.pop(topic, None)
+        self.by_topic.pop(topic, None)
 
     def look_again(self, topic: str) -> None:
         """Look at a topic's metadata with its next record, however new it is. By any thread."""
-        buffer = self._topics.get(topic)
+        buffer = self.by_topic.get(topic)
         if buffer is not None:
             buffer.fresh_until_s = -math.inf
 
     def follow(self, topics: Iterable[str]) -> None:
         """Go on with topics as they are known by now; those that were recreated are forgotten."""
         for topic in topics:
-            buffer = self._topics.get(topic)
+            buffer = self.by_topic.get(topic)
             if buffer and not buffer.follow():
                 self.forget(topic)
 
     def unsent(self) -> dict[str, int]:
         """How many records wait here, by topic."""
-        counts = {topic: buffer.record_count for topic, buffer in [*self._topics.items()]}
+        counts = {topic: buffer.record_count for topic, buffer in [*self.by_topic.items()]}
         return {topic: count for topic, count in counts.items() if count}
 
     def refuse_batches(self) -> None:
         """Tell those who wait for records that these are not written any more."""
-        for buffer in [*self._topics.values()]:
+        for buffer in [*self.by_topic.values()]:
             buffer.refuse_batches()
 
     def discard(self) -> None:
         """Drop everything, best effort."""
         self._interrupted = False
-        for buffer in self._topics.values():
+        for buffer in self.by_topic.values():
             buffer.discard()
 
 

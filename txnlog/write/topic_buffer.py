@@ -145,7 +145,7 @@ class SentRows:
 class TopicBuffer:
     """The buffer of one topic: rows, and the uploader that bounds memory.
 
-    It is ``lost`` once an error has lost records that were sent. :meth:`RecordBuffers.send` adds to
+    It is ``lost`` once an error has lost records that were sent. :meth:`Producer.send` adds to
     ``rows`` itself until the metadata is older than ``fresh_until_s``, on the monotonic clock:
     records of ``most_bytes`` of key and value at most, and if it ``needs_keys`` only those that
     have one. ``sent`` is the batch that records become that are sent one by one now. Until
