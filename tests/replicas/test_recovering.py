@@ -107,6 +107,64 @@ def test_one_that_answers_and_takes_no_epoch(
     assert values(reopened(tmp_path, "a"))[-1] == "on"
 
 
+def damage_epoch(folder: Path, number: int) -> None:
+    path = folder / "control" / root_names.epoch_file(number)
+    path.write_bytes(path.read_bytes().replace(b'"leader"', b'"bearer"'))
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("root", ["control", "a"])
+def test_a_damaged_epoch_is_what_roots_have_noted(
+    made: txnlog.Store, tmp_path: Path, number: int, root: str
+) -> None:
+    for leader in ("r1", "r0"):
+        Replicas(made).elect(leader)
+        write(made, leader)
+    path = tmp_path / "control" / root_names.epoch_file(number)
+    whole = path.read_bytes()
+    damage_epoch(tmp_path, number)
+    store = reopened(tmp_path, root)
+    assert values(store) == ["1", "r1", "r0"]
+    assert [one.epoch for one in Replicas(store).history()] == [0, 1, 2]
+    assert path.read_bytes() == whole
+    write(made, "on")  # who knew it as it was goes on with the others
+    assert values(store) == ["1", "r1", "r0", "on"]
+
+
+def test_a_note_of_another_history_takes_no_epochs_place(
+    made: txnlog.Store, tmp_path: Path
+) -> None:
+    Replicas(made).elect("r1")
+    write(made, "2")
+    epoch = made_epoch(made)
+    other = replace(epoch, leader="r0-0", before="another")
+    for folder in (FIRST, SECOND):
+        note = tmp_path / folder / root_names.epoch_note(1)
+        note.write_bytes(epoch_notes.encode_epoch(other))
+    damage_epoch(tmp_path, 1)
+    with pytest.raises(CorruptEntry, match=r"epochs/0*1\.json is damaged"):
+        values(reopened(tmp_path))
+
+
+def made_epoch(store: txnlog.Store) -> Epoch:
+    storage = find_replicated(store.logs.storage)
+    assert storage is not None
+    return storage.agreement.refresh()
+
+
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_one_that_answers_damaged_is_not_replaced(
+    made: txnlog.Store, tmp_path: Path, *, is_noted: bool
+) -> None:
+    """Who knows the epoch before, or the damaged one, would go on there."""
+    Replicas(made).elect("r1")
+    if is_noted:
+        write(made, "2")
+    damage_epoch(tmp_path, 1)
+    with pytest.raises(InvalidOption, match=r"answers.*is damaged.*rename it"):
+        recover(tmp_path)
+
+
 def test_who_was_put_out_does_not_decide(made: txnlog.Store, tmp_path: Path) -> None:
     """It knows no later epoch, and lacks what was acknowledged since."""
     bring_back = lose(tmp_path / "b")

@@ -30,7 +30,7 @@ from txnlog.errors import (
 from txnlog.replication import root_names
 from txnlog.replication.roots.bounded_requests import BoundedRequests
 from txnlog.replication.roots.controller import Controller
-from txnlog.replication.roots.epoch_notes import note_epoch
+from txnlog.replication.roots.epoch_notes import note_epoch, read_notes
 from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
@@ -135,6 +135,7 @@ class Agreement:
         run_within: RunWithin = run_whole,
     ) -> None:
         self.controller = controller
+        controller.find_noted = self._find_noted
         self.observes = True
         """Whether others decide who is in sync: who only reads may see less than they do.
 
@@ -219,6 +220,18 @@ class Agreement:
             self.lost = None  # it is elsewhere
             return self._find_newest(found)
         return found
+
+    def _find_noted(self, epoch: Epoch, number: int) -> list[Epoch]:
+        """What members of one epoch, also former ones, have noted as that of a number."""
+
+        def read(member: Member) -> list[Epoch]:
+            with suppress(MemberFailed, TxnlogError):
+                read_it = partial(read_notes, numbers=[number])
+                return self.ask(epoch, member, read_it, within_s=time_for(epoch))[0]
+            return []
+
+        reads = [partial(read, member) for member in (*epoch.members, *epoch.left)]
+        return [one for found in self.controller.storage.gather(reads) for one in found]
 
     def ask_controller(self, call: Callable[[], T]) -> T:
         """Do something at the controller, within a time. Raises StorageError.

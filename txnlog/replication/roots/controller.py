@@ -6,7 +6,8 @@ if it lacks it: its writer may have been killed. So the old place never has the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Final, TypeAlias
@@ -18,6 +19,10 @@ from txnlog.state import envelope
 from txnlog.storage.base import Storage
 
 OpenPlace: TypeAlias = Callable[[str], Storage]
+FindNoted: TypeAlias = Callable[[Epoch, int], Iterable[Epoch]]
+"""What the roots of an epoch have noted as the one of a number."""
+
+_logger = logging.getLogger(__name__)
 
 _MOST_MOVES: Final = 100
 """How many places are followed; each has a later epoch than the one before."""
@@ -47,6 +52,7 @@ class Controller:
         """Where the newest epoch was found."""
         self._open_place = open_place
         self._places = {storage.url: storage}
+        self.find_noted: FindNoted = lambda *_: ()
 
     def _place(self, url: str) -> Storage:
         found = self._places.get(url)
@@ -148,12 +154,38 @@ class Controller:
             storage.confirm(path)
         except ObjectNotFound as error:
             raise StorageError(f"{where} was listed, and is gone") from error
+        if not envelope.is_sound(data) and (noted := self._noted(number, storage)) is not None:
+            return noted
         epoch = envelope.decode(data, DECODER, where)
         try:
             check_epoch(epoch, number)
         except (ValueError, TxnlogError) as error:
             raise CorruptEntry(f"{where} makes no sense: {error}") from error
         return epoch
+
+    def _noted(self, number: int, storage: Storage) -> Epoch | None:
+        """A damaged epoch as a root has noted it, which takes its place; None if none has.
+
+        The one before it, or after it, tells that it is the one that was decided.
+        """
+        listed = list_epochs(storage)
+        before = max((one for one in listed if one < number), default=None)
+        after = min((one for one in listed if one > number), default=None)
+        for other in (before, after):
+            if other is None:
+                continue
+            with suppress(TxnlogError):  # that one is damaged, too
+                known = Controller(storage).at(other)
+                for found in self.find_noted(known, number):
+                    one, next_one = (known, found) if other == before else (found, known)
+                    if next_one.before == one.by:
+                        path = root_names.epoch_file(number)
+                        data = envelope.encode_readable(found, DECODER, "replicas", path)
+                        with suppress(StorageError):  # it may be read-only
+                            storage.replace(path, data)
+                        _logger.warning("replicas: %s/%s was damaged", storage.url, path)
+                        return found
+        return None
 
     def propose(self, epoch: Epoch, at: str = "") -> bool:
         """Put the next epoch; False if another process has put one of this number.

@@ -323,13 +323,20 @@ def _check_lost(opener: MemberOpener, slowness: Slowness, url: str, epoch: Epoch
         try:
             place = slowness.bounding(opener.root(url), epoch)
             numbers = list_epochs(place)
-            if not numbers or max(numbers) < epoch.number:
-                return epoch
-            found = Controller(place).at(max(numbers))
         except UnnamedUrl:
             raise
         except TxnlogError:
             return epoch
+        if not numbers or max(numbers) < epoch.number:
+            return epoch
+        try:
+            found = Controller(place).at(max(numbers))
+        except TxnlogError as error:
+            raise InvalidOption(
+                f"the controller at {url} answers, and who knows an earlier epoch may go on there, "
+                f"but its newest one cannot be read ({error}). Open the store while its roots "
+                f"answer: what they have of it is put there. Else {GO_ON_WITHOUT}"
+            ) from error
         if found.controller in ("", *asked):  # places may name each other
             raise InvalidOption(
                 f"the controller at {url} answers: `txnlog replicas move-controller` moves it. If "
