@@ -26,6 +26,7 @@ from tests.support.replication.replica_folders import (
 from txnlog.errors import (
     InvalidConfig,
     InvalidOption,
+    NotAStore,
     NotEnoughReplicas,
     StorageError,
     StoreExists,
@@ -367,6 +368,31 @@ def test_what_is_half_forgotten_is_never_elected(
     lose(tmp_path / "a")
     with pytest.raises(InvalidOption, match="never in sync"):
         Replicas(made).elect("r1", unclean=True)
+
+
+@pytest.mark.parametrize("within", [".", "topics"])
+def test_what_is_half_forgotten_is_no_store(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, within: str
+) -> None:
+    """Its mark goes first."""
+    Replicas(made).remove("r1")
+    delete = LocalStorage.delete
+
+    def killed(self: LocalStorage, names: Any) -> None:
+        delete(self, names)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "delete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Replicas(made).forget("r1-0")
+    folder = str(tmp_path / SECOND / within)
+    for create in (False, True):
+        with pytest.raises(NotAStore, match=r"what is left of.*replicas forget"):
+            txnlog.open(folder, create=create)
+    assert values(txnlog.open(str(tmp_path / SECOND), salvage=True)) == ["1", "2"]
+    Replicas(made).forget("r1-0")
+    assert not [path for path in (tmp_path / SECOND).rglob("*") if path.is_file()]
 
 
 def test_nothing_is_deleted_in_a_root_of_another_store(made: txnlog.Store, tmp_path: Path) -> None:

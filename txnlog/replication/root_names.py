@@ -79,9 +79,9 @@ def incarnation_folder(number: int) -> str:
 
 
 def incarnations_around(path: str | None) -> list[PurePath]:
-    """The folders above one on a disk that are called like incarnations; None is on no disk."""
-    above = PurePath(path).parents if path is not None else ()
-    return [folder for folder in above if parse_incarnation_folder(folder.name) is not None]
+    """A folder on a disk and those above that are called like incarnations; None is on no disk."""
+    around = (PurePath(path), *PurePath(path).parents) if path is not None else ()
+    return [folder for folder in around if parse_incarnation_folder(folder.name) is not None]
 
 
 def parse_incarnation_folder(name: str) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import ClassVar
 
 import msgspec
@@ -280,12 +280,20 @@ def check_marks(storage: Storage, url: str) -> None:
 
 
 def check_outside(storage: Storage) -> None:
-    """Raise NotAStore if a place on a disk lies in a root's folder, and would go with it.
+    """Raise NotAStore if a place on a disk is, or lies in, a root's folder, and would go with it.
 
-    A root that hangs is not waited for, as no other folder is looked at.
+    Its mark goes first. A root that hangs is not waited for, as no other folder is looked at.
     """
     for folder in root_names.incarnations_around(storage.local_path("")):
         check_marks(open_storage(folder), storage.url)
+        root = open_storage(folder.parent)
+        with suppress(ObjectNotFound):
+            root.size(root_names.REPLICA_FILE)
+            raise NotAStore(
+                f"{storage.url} is what is left of an incarnation of a replicated store: open that "
+                f"by {root.url}; `txnlog replicas forget` deletes the rest. To look at this folder "
+                "alone use txnlog.open(..., salvage=True), which writes nothing"
+            )
 
 
 def is_nested(one: str, other: str) -> bool:
