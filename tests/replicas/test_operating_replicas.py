@@ -24,6 +24,7 @@ from tests.support.replication.replica_folders import (
     write,
 )
 from txnlog.errors import (
+    CorruptEntry,
     InvalidConfig,
     InvalidOption,
     NotAStore,
@@ -32,14 +33,22 @@ from txnlog.errors import (
     StoreExists,
     UnknownTopicOrPartition,
 )
-from txnlog.replication import ReplicaDifference, ReplicaReturn, Replicas, open_replicas
+from txnlog.replication import (
+    ReplicaDifference,
+    ReplicaReturn,
+    Replicas,
+    open_replicas,
+    root_names,
+)
 from txnlog.replication.roots import old_incarnations, verification
 from txnlog.replication.roots import root_join as joining_roots
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.epochs import Epoch, Proposer, first_epoch, joining, without
+from txnlog.replication.roots.members import OwnerMark
 from txnlog.replication.roots.replica_return import outdated, roots_to_return
 from txnlog.replication.sound_copies import SoundCopies
 from txnlog.results import FileDeletion, MaintenanceFailure
+from txnlog.state import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage
 
@@ -543,11 +552,38 @@ def test_a_root_that_is_not_the_stores_own_any_more_stops_no_other_one(tmp_path:
     put_out(store, "r1-0")
     put_out(store, "r2-0")
     mark = tmp_path / "b" / "replica.json"
-    mark.write_bytes(mark.read_bytes().replace(b"/control", b"/another"))
+    mark.write_bytes(envelope.encode(OwnerMark(str(tmp_path / "another"), "r1")))
     steps = list(store.maintain())
     assert [step.member for step in steps if isinstance(step, ReplicaReturn)] == ["r2-1"]
     (failure,) = (step for step in steps if isinstance(step, MaintenanceFailure))
     assert str(tmp_path / "b") in str(failure)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_root_whose_own_file_is_damaged(tmp_path: Path, *, moves: bool) -> None:
+    """Its incarnations tell what it is; when it comes back the file is written anew."""
+    store = make_written(tmp_path, "1")
+    if moves:
+        Replicas(store).move_controller(str(tmp_path / "moved"))
+    own = tmp_path / "b" / root_names.REPLICA_FILE
+    for number in (1, 2):
+        own.write_bytes(own.read_bytes().replace(b"r1", b"r7"))
+        assert values(reopened(tmp_path, "b")) == ["1"]
+        Replicas(store).remove("r1")
+        assert Replicas(store).add(str(tmp_path / "b")).member == f"r1-{number}"
+        assert b"r1" in own.read_bytes()
+        own.write_bytes(own.read_bytes().replace(b"r1", b"r7"))
+        Replicas(store).forget(f"r1-{number - 1}")
+
+
+def test_nothing_tells_what_a_damaged_root_is(tmp_path: Path) -> None:
+    store = make_written(tmp_path, "1")
+    Replicas(store).remove("r1")
+    Replicas(store).forget("r1-0")
+    own = tmp_path / "b" / root_names.REPLICA_FILE
+    own.write_bytes(own.read_bytes().replace(b"r1", b"r7"))
+    with pytest.raises(CorruptEntry, match="is damaged"):
+        Replicas(store).add(str(tmp_path / "b"))
 
 
 def test_nobody_comes_back_where_no_setting_says_so(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import combinations
 
@@ -54,7 +55,7 @@ from txnlog.replication.roots.recovery import kept_epochs
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.root_join import Joined
 from txnlog.state import envelope
-from txnlog.storage.base import Address, Storage
+from txnlog.storage.base import Address, CannotReplace, Storage
 from txnlog.storage.probe import probe
 from txnlog.time_limits import run_within
 
@@ -182,7 +183,11 @@ def mark_root(
     """
     controller = controllers[-1]
     data = envelope.encode(OwnerMark(controller, root_of(member)))
-    if not _check_mark(storage, member, controllers, may_be_new=may_be_new):
+    if _check_mark(storage, member, controllers, may_be_new=may_be_new):
+        if not envelope.is_sound(storage.get(root_names.REPLICA_FILE)):
+            with suppress(CannotReplace):  # its incarnations tell
+                storage.replace(root_names.REPLICA_FILE, data)
+    else:
         if not storage.was_probed():
             probe(storage)
         if not storage.put_if_absent(root_names.REPLICA_FILE, data) and (
@@ -207,9 +212,9 @@ def _check_mark(
     storage: Storage, member: Member, controllers: Sequence[str], *, may_be_new: bool = True
 ) -> bool:
     """Whether a root is this store's already. Raises StoreExists, NotAStore, StorageError."""
-    known = [envelope.encode(OwnerMark(one, root_of(member))) for one in controllers]
+    known = [OwnerMark(one, root_of(member)) for one in controllers]
     try:
-        if storage.get(root_names.REPLICA_FILE) not in known:
+        if read_mark(storage) not in known:
             raise StoreExists(
                 f"{storage.url} is not root {root_of(member)} of {controllers[-1]}, or is a "
                 "replica of another store"

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import msgspec
 
-from txnlog.errors import InvalidOption, NotAStore, ObjectNotFound, StorageError
+from txnlog.errors import CorruptEntry, InvalidOption, NotAStore, ObjectNotFound, StorageError
 from txnlog.limits import MOST_MARK_BYTES, Name, Text
 from txnlog.replication import root_names
 from txnlog.replication.roots.bounded_requests import BoundedRequests
@@ -43,9 +43,17 @@ MARK_DECODER = msgspec.json.Decoder(OwnerMark)
 
 
 def read_mark(root: Storage) -> OwnerMark:
-    """The mark of a root. Raises ObjectNotFound."""
-    where = f"{root.url}/{root_names.REPLICA_FILE}"
-    return envelope.decode(root.get(root_names.REPLICA_FILE), MARK_DECODER, where)
+    """The mark of a root; by its newest incarnation's if it is damaged. Raises ObjectNotFound."""
+    data, where = root.get(root_names.REPLICA_FILE), f"{root.url}/{root_names.REPLICA_FILE}"
+    if not envelope.is_sound(data):
+        parsed = map(root_names.parse_incarnation_folder, root.list_folders(""))
+        for number in sorted((one for one in parsed if one is not None), reverse=True):
+            inside = f"{root_names.incarnation_folder(number)}/{root_names.MEMBER_MARKS}"
+            for name in root.list_names(inside):
+                with suppress(ObjectNotFound, CorruptEntry):  # it is something else
+                    found = envelope.decode(root.get(f"{inside}/{name}"), MARK_DECODER, name)
+                    return OwnerMark(found.controller, root_of(found.member))
+    return envelope.decode(data, MARK_DECODER, where)
 
 
 class MarkGone(StorageError):
