@@ -114,7 +114,10 @@ def test_a_factor_of_a_topic_that_is_not_there(
     ]
 
 
-def test_doctor_tells_of_a_note_that_was_left(store: txnlog.Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_doctor_tells_of_a_note_that_was_left(
+    store: txnlog.Store, tmp_path: Path, *, is_damaged: bool
+) -> None:
     """By a process that was killed while it deleted: nothing else says why copies are missing."""
 
     def told() -> list[str]:
@@ -124,9 +127,12 @@ def test_doctor_tells_of_a_note_that_was_left(store: txnlog.Store, tmp_path: Pat
     name = min(copies(tmp_path, store))
     note = envelope.encode(TrimNote((name,)))
     folder = tmp_path / "b" / root_names.incarnation_folder(0)
+    note = note[:-4] if is_damaged else note
     LocalStorage(str(folder)).put(root_names.trim_note(f"{7:032x}"), note)
     (detail,) = told()
-    assert detail.startswith("1 data files will not be put at r1-0 again")
+    which = "no copy at r1-0 counts" if is_damaged else "1 data files will not be put at r1-0 again"
+    assert which in detail
+    assert "`txnlog replicas remove r1`, then `add`" in detail
     Replicas(store).remove("r1")
     Replicas(store).add(str(tmp_path / "b"))
     assert told() == []

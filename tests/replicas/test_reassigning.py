@@ -14,6 +14,7 @@ from txnlog.errors import (
     StorageError,
 )
 from txnlog.names import parse_data_file
+from txnlog.replication import root_names
 from txnlog.replication.roots import reassignment, trim
 from txnlog.replication.roots.election import change_settings, take_out
 from txnlog.replication.roots.epochs import (
@@ -179,6 +180,21 @@ def test_a_deletion_that_is_not_answered_may_come_late() -> None:
     reassign(them.agreement)
     third = ({*them.roots.epoch().in_sync} - {second}).pop()
     assert third in them.holders(name)  # not second's, which may go
+
+
+def test_a_note_that_cannot_be_read_names_everything() -> None:
+    """Copies at its member do not count; others get theirs. An end of the member ends it."""
+    them = Set(2)
+    them.put_files()
+    them.roots.heap("c-0").put(root_names.trim_note(f"{7:032x}"), b"{}")
+    assert trim_at(them, FILES[0], keepers(them.roots.epoch(), FILES[0])[0]) == []
+    reassign(them.agreement)
+    for name in FILES:
+        assert {"a-0", "b-0"} <= them.holders(name)
+    take_out(them.agreement, "c")
+    join(them.agreement, "c", "heap://c")
+    reassign(them.agreement)
+    them.check_placed()
 
 
 class Unanswered(ForwardingStorage):

@@ -24,7 +24,7 @@ from txnlog.replication.roots.outdated_controller import why_outdated
 from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replication.roots.slowness import time_for
-from txnlog.replication.roots.trim import read_notes
+from txnlog.replication.roots.trim import EVERYTHING, read_notes
 from txnlog.replication.roots.verification import ReplicaDifference, verify
 from txnlog.replication.sound_copies import SoundCopies
 
@@ -195,8 +195,16 @@ def _check_notes(storage: ReplicatedStorage) -> Iterator[Finding]:
     epoch = storage.agreement.refresh()
     for member in epoch.in_sync if places(epoch) else ():
         with suppress(MemberFailed):  # one that does not answer is told of elsewhere
-            if count := len(read_notes(storage.agreement, epoch, [member])[member]):
-                root = root_of(member)
+            root, named = root_of(member), read_notes(storage.agreement, epoch, [member])[member]
+            if named is EVERYTHING:
+                detail = (
+                    "a note of files that are to be deleted cannot be read, so `txnlog replicas "
+                    f"reassign` puts none at {member}, and no copy at {member} counts. "
+                    f"`txnlog replicas remove {root}`, then `add`, ends it, and copies the root's "
+                    "whole share"
+                )
+                yield Finding("replicas", root, "damage", detail, "R11")
+            elif count := len(named):
                 detail = (
                     f"{count} data files will not be put at {member} again, and copies there "
                     "do not count: `txnlog replicas reassign` is under way, or was killed while it "

@@ -8,6 +8,7 @@ copy at least one finds the other's note, and deletes nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -17,7 +18,7 @@ from typing import Annotated, Final
 import msgspec
 
 from txnlog import names
-from txnlog.errors import CorruptEntry, ObjectNotFound
+from txnlog.errors import CorruptEntry, ObjectNotFound, UnsupportedVersion
 from txnlog.limits import AnyNumber, LongName
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
@@ -35,14 +36,22 @@ class TrimNote(msgspec.Struct, frozen=True, tag_field="kind", tag="trim"):
     names: Annotated[tuple[LongName, ...], AnyNumber]
 
 
+class _Everything(frozenset[str]):
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+EVERYTHING: Final = _Everything()
+"""What is named by a note that cannot be read: any file."""
 _DECODER: Final = msgspec.json.Decoder(TrimNote)
 Noted = dict[Member, frozenset[str]]
+_logger = logging.getLogger(__name__)
 
 
 def read_notes(
     agreement: Agreement, epoch: Epoch, members: Collection[Member], *, but: str = ""
 ) -> Noted:
-    """By member, the files that may be deleted there, by all notes but one.
+    """By member, the files that may be deleted there, by all notes but one; or ``EVERYTHING``.
 
     Raises MemberFailed.
     """
@@ -54,8 +63,14 @@ def read_notes(
             if not root_names.is_trim_note(name) or path == but:
                 continue
             with suppress(ObjectNotFound):  # deleted since
-                where = f"{storage.url}/{path}"
-                found.update(envelope.decode(storage.get(path), _DECODER, where).names)
+                data, where = storage.get(path), f"{storage.url}/{path}"
+                try:
+                    found.update(envelope.decode(data, _DECODER, where).names)
+                except (CorruptEntry, UnsupportedVersion) as error:
+                    _logger.warning(
+                        "replicas: no copy of data counts at %s: %s", storage.url, error
+                    )
+                    return EVERYTHING
         return frozenset(found)
 
     try:
