@@ -14,6 +14,7 @@ import txnlog
 from tests.support.replication.replica_folders import (
     FIRST,
     SECOND,
+    break_sector,
     lose,
     make,
     reopened,
@@ -220,6 +221,20 @@ def test_an_incarnation_stays_while_a_log_cannot_be_read(tmp_path: Path) -> None
     with pytest.raises(InvalidOption, match=r"r1-0 may have .* log of t cannot be read: .*json"):
         replicas.forget("r1-0")
     assert segment(tmp_path / SECOND).exists()
+
+
+@pytest.mark.usefixtures("early_files")
+@pytest.mark.parametrize("ending", [".log", ".index"])
+def test_who_joins_takes_what_cannot_be_read_from_another_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    store = fill(tmp_path, "kafka", **{"index.interval.bytes": 100})
+    (path,) = (tmp_path / FIRST).rglob(f"t/data/*/*{ending}")
+    right = path.read_bytes()
+    break_sector(monkeypatch, path)
+    Replicas(store).add(str(tmp_path / "c"))
+    joined = tmp_path / "c/incarnation-00000"
+    assert (joined / path.relative_to(tmp_path / FIRST)).read_bytes() == right
 
 
 @pytest.mark.usefixtures("early_files")

@@ -10,6 +10,7 @@ import txnlog
 from tests.support.replication.replica_folders import (
     FIRST,
     SECOND,
+    break_sector,
     make_written,
     objects,
     reopened,
@@ -111,6 +112,47 @@ def test_what_is_damaged_is_found_and_repaired(
     assert (before.found, before.repaired, before.left) == (1, 1, ())
     samples = {metric.name: metric.value for metric in reopened(tmp_path).metrics()}
     assert (samples["txnlog_scrub_found"], samples["txnlog_scrub_left"]) == (1, 0)
+
+
+@pytest.mark.condition(61)
+@pytest.mark.parametrize("where", [FIRST, SECOND])
+@pytest.mark.parametrize("what", ["topics/t/data/*/*.log", "topics/t/log/*1.json"])
+def test_what_cannot_be_read_is_damaged_and_nothing_else_waits(
+    store: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, what: str
+) -> None:
+    """Only what has one writer is replaced: of the rest it may be what somebody has won with."""
+    path = min((tmp_path / where).glob(what))
+    behind = min((tmp_path / where).glob("topics/v/data/*/*.log"))
+    right = flip(behind)
+    is_data = path.suffix == ".log"
+    break_sector(monkeypatch, path)
+    found = until_over(tmp_path)
+    assert sum(one.found for one in found) == 2
+    before = note(store).before
+    assert before is not None
+    left = () if is_data else (str(path.relative_to(tmp_path / where)),)
+    assert (before.found, before.left) == (2, left)
+    assert behind.read_bytes() == right
+    assert Replicas(store).describe().in_sync == ("r0-0", "r1-0")
+    told = [*Replicas(reopened(tmp_path)).verify(with_contents=True, repair=True)]
+    root = "r0" if where == FIRST else "r1"
+    assert all(f"`txnlog replicas remove` {root}, and" in one.detail for one in told)
+    assert len(told) == len(left)
+
+
+def test_nobody_else_has_what_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_written(tmp_path, "1")
+    Replicas(store).remove("r1")
+    name = "topics/t/log/00000000000000000001.json"
+    break_sector(monkeypatch, tmp_path / FIRST / name)
+    told = next(iter(Replicas(store).verify(with_contents=True, repair=True)))
+    assert (told.name, told.kind, told.members, told.is_repaired) == (
+        *(name, "damaged", ("r0-0",)),
+        False,
+    )
+    assert "txnlog replicas remove" not in told.detail
 
 
 def test_what_cannot_be_repaired_is_named(store: txnlog.Store, tmp_path: Path) -> None:

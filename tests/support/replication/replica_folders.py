@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import txnlog
+from txnlog.errors import StorageError
 from txnlog.replication import open_replicas, root_names
 from txnlog.replication.roots import controller_move, find_replicas
 from txnlog.storage.adapters.local import LocalStorage
@@ -81,3 +82,22 @@ def lose(folder: Path) -> Callable[[], object]:
         away.rename(folder)
 
     return bring_back
+
+
+def break_sector(patch: pytest.MonkeyPatch, path: Path) -> None:
+    """A file cannot be read; one that takes its place can."""
+    broken = path.stat().st_ino
+
+    def breaking(method: str) -> None:
+        read = getattr(LocalStorage, method)
+
+        def reads(self: LocalStorage, name: str, *more: int) -> object:
+            at = Path(self.url) / name
+            if at.exists() and at.stat().st_ino == broken:
+                raise StorageError(f"{at}: input/output error")
+            return read(self, name, *more)
+
+        patch.setattr(LocalStorage, method, reads)
+
+    for method in ("get", "get_range", "open_file"):
+        breaking(method)

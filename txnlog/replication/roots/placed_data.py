@@ -140,19 +140,39 @@ def sound_source(
 ) -> Member:
     """A member that has data whole, former ones too; ``first`` if there is none.
 
-    Then that is copied as it is: some of it can be read. Raises ObjectNotFound, MemberFailed:
-    ``first`` does not have it, or fails.
+    Then that is copied as it is: some of it can be read. Raises ObjectNotFound: ``first`` does not
+    have it.
     """
     if names.is_accelerator(name):
         return first  # to judge it takes its whole segment, and readers do so at each entry
     judge = partial(agreement.ask, epoch, call=lambda storage: judged(is_sound, storage, name))
-    if judge(first) is not False:
-        return first
+    with suppress(MemberFailed):  # a part of it cannot be read, mostly
+        if judge(first) is not False:
+            return first
     for member in (*epoch.in_sync, *by_last_in_sync(epoch)):
         with suppress(ObjectNotFound, MemberFailed):
             if member != first and judge(member):
                 return member
     return first
+
+
+def copy_sound(
+    agreement: Agreement, epoch: Epoch, name: str, first: Member, target: Member, is_sound: IsSound
+) -> int:
+    """Copy data to a member from one that has it whole; returns its bytes.
+
+    An index is not judged: it is another one's if the first one's cannot be read. Raises
+    ObjectNotFound, MemberFailed.
+    """
+    source = sound_source(agreement, epoch, name, first, is_sound)
+    try:
+        return copy_between(agreement, epoch, source, target, name)
+    except MemberFailed as failed:
+        others = [one for one in epoch.in_sync if one != source and names.is_accelerator(name)]
+        for other in others if failed.member == source else ():
+            with suppress(ObjectNotFound, MemberFailed):
+                return copy_between(agreement, epoch, other, target, name)
+        raise
 
 
 def confirm_placed(agreement: Agreement, epoch: Epoch, name: str) -> None:

@@ -42,7 +42,7 @@ from txnlog.replication.roots.kept_data import Kept
 from txnlog.replication.roots.listings import Listings, add_listing, portions
 from txnlog.replication.roots.members import put_mark
 from txnlog.replication.roots.old_incarnations import delete_incarnation
-from txnlog.replication.roots.placed_data import list_whole, sound_source, source_of
+from txnlog.replication.roots.placed_data import copy_sound, list_whole, sound_source, source_of
 from txnlog.replication.roots.placement import is_placed, targets
 from txnlog.replication.roots.soundness import (
     STORE,
@@ -321,8 +321,7 @@ def _copy(
                 put_at(agreement, epoch, member, name, data)
                 sizes.append(len(data))
             else:
-                source = sound_source(agreement, epoch, name, source, is_sound)
-                sizes.append(copy_between(agreement, epoch, source, member, name))
+                sizes.append(copy_sound(agreement, epoch, name, source, member, is_sound))
         except ObjectNotFound:
             missed.add(name)
         else:

@@ -46,8 +46,9 @@ _AT_ONCE: Final = 64
 class ReplicaDifference:
     """An object that is not the same on all roots in sync.
 
-    ``kind`` is 'missing' (``members`` lack it), 'damaged' (theirs is not as written, by its
-    checksums), 'differs' (theirs are not what most have, and no checksum tells more), 'undecided'
+    ``kind`` is 'missing' (``members`` lack it), 'damaged' (theirs cannot be read, or is not as
+    written, by its checksums), 'differs' (theirs are not what most have, and no checksum tells
+    more), 'undecided'
     (there is no majority either: it is unknown whose is right) or 'extra' (the leader lacks it: it
     is being deleted, was left by a deletion, or was never acknowledged).
     ``is_repaired``: it is the same everywhere now.
@@ -65,6 +66,7 @@ class ReplicaDifference:
 class _Copy:
     size_bytes: int
     digest: bytes | None
+    why_unread: str = ""
 
 
 def verify(
@@ -91,7 +93,7 @@ def verify(
     epoch = agreement.refresh()
     is_sound = partial(judged, is_sound)
     judge = _Judge(agreement, is_sound, named, with_contents=with_contents)
-    mend = _Repair(storage, is_sound) if repair else None
+    mend = _Repair(storage, is_sound, judge.unread) if repair else None
     with Listings(epoch.in_sync) as listings:
         for member in epoch.in_sync:
             try:
@@ -201,6 +203,8 @@ class _Judge:
         self._is_sound = is_sound
         self._named = named
         self._with_contents = with_contents
+        self.unread: set[tuple[Member, str]] = set()
+        """Copies of what a log consists of that cannot be read."""
 
     def look(self, some: list[str]) -> list[ReplicaDifference]:
         """The findings for these names, under an epoch that is still the newest one afterwards."""
@@ -246,10 +250,18 @@ class _Judge:
             digest = _digest(storage, name, size_bytes) if self._with_contents else None
             return _Copy(size_bytes, digest)
 
+        ask = partial(self._agreement.ask, epoch, member)
         try:
-            return self._agreement.ask(epoch, member, read)
+            with suppress(MemberFailed):
+                return ask(read)
+            return ask(read)
         except ObjectNotFound:
             return None
+        except MemberFailed as failed:
+            _check_unread(self._agreement, epoch, failed)
+            if not names.is_unique(name):
+                self.unread.add((member, name))
+            return _Copy(ask(lambda storage: storage.size(name)), None, str(failed))
 
     def _compare(self, epoch: Epoch, name: str, nowhere: list[str]) -> ReplicaDifference | None:
         """What is wrong with an object; a name that nobody has is added to ``nowhere``."""
@@ -301,7 +313,7 @@ class _Judge:
         return None
 
     def _judged(self, epoch: Epoch, member: Member, name: str) -> bool | None:
-        sound = self._agreement.ask(epoch, member, lambda one: self._is_sound(one, name))
+        sound = _is_sound_at(self._agreement, epoch, member, name, self._is_sound)
         if sound is False:  # or it is gone, which looks like damage
             self._agreement.ask(epoch, member, lambda one: one.size(name))
         return sound
@@ -315,8 +327,9 @@ class _Judge:
         """
         agreement = self._agreement
         sound = {
-            member: agreement.ask(epoch, member, lambda one: self._is_sound(one, name))
-            for member in there
+            member: not copy.why_unread
+            and _is_sound_at(agreement, epoch, member, name, self._is_sound)
+            for member, copy in there.items()
         }
         damaged = tuple(member for member in there if sound[member] is False)
         good = {member: copy for member, copy in there.items() if sound[member]}
@@ -326,6 +339,8 @@ class _Judge:
         if damaged and len({*good.values()}) <= 1:
             right = good or {m: copy for m, copy in there.items() if m not in damaged}
             why = f"its bytes are not as they were written; those of {_named(right)} are"
+            if unread := {copy.why_unread: None for copy in there.values() if copy.why_unread}:
+                why = f"{'; '.join(unread)}; {_named(right)} {_has(right)} it whole"
             return ReplicaDifference(name, "damaged", damaged, size_bytes, why)
         counted = Counter(good.values() or there.values())
         copy, count = counted.most_common(1)[0]
@@ -354,6 +369,23 @@ class _Judge:
         return ReplicaDifference(name, "differs", others, size_bytes, why)
 
 
+def _check_unread(agreement: Agreement, epoch: Epoch, failed: MemberFailed) -> None:
+    """Raise a failure to read one object, unless the member answers otherwise."""
+    if failed.is_slow or not agreement.answers(epoch, failed.member):
+        raise failed
+
+
+def _is_sound_at(
+    agreement: Agreement, epoch: Epoch, member: Member, name: str, is_sound: IsSound
+) -> bool | None:
+    """Whether a member's copy is whole: one that cannot be read is not. Raises MemberFailed."""
+    try:
+        return agreement.ask(epoch, member, lambda one: is_sound(one, name))
+    except MemberFailed as failed:
+        _check_unread(agreement, epoch, failed)
+        return False
+
+
 def _named(members: Iterable[Member]) -> str:
     return ", ".join(members)
 
@@ -370,8 +402,14 @@ class _Repair:
     as a reader would give it.
     """
 
-    def __init__(self, storage: ReplicatedStorage, is_sound: IsSound) -> None:
+    def __init__(
+        self,
+        storage: ReplicatedStorage,
+        is_sound: IsSound,
+        unread: Collection[tuple[Member, str]],
+    ) -> None:
         self._storage = storage
+        self._unread = unread
         self._agreement = storage.agreement
         self._is_sound = is_sound
         self._replacing = Lock()
@@ -381,6 +419,14 @@ class _Repair:
         epoch = self._agreement.refresh()
         members = [member for member in found.members if member in epoch.in_sync]
         if found.kind not in ("missing", "damaged") or len(members) < len(found.members):
+            return found
+        unread = any((member, found.name) in self._unread for member in members)
+        if unread and len(members) < len(epoch.in_sync):
+            # What cannot be read now may be another one, which somebody has won with.
+            roots = ", ".join(map(root_of, members))
+            why = f"{found.detail}: `txnlog replicas remove` {roots}, and `add` it again"
+            return replace(found, detail=why)
+        if unread:
             return found
         try:
             lacks_a_copy = found.kind == "missing" and _has_one_writer(found.name)
@@ -485,7 +531,7 @@ class _Repair:
 
     def _may_be_copied(self, epoch: Epoch, member: Member, found: ReplicaDifference) -> bool:
         try:
-            sound = self._agreement.ask(epoch, member, lambda one: self._is_sound(one, found.name))
+            sound = _is_sound_at(self._agreement, epoch, member, found.name, self._is_sound)
         except ObjectNotFound:
             return False
         except MemberFailed:
