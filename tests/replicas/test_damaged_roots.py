@@ -17,8 +17,10 @@ from tests.support.replication.replica_folders import (
     break_sector,
     lose,
     make,
+    make_written,
     reopened,
     skip_probes,
+    write,
 )
 from txnlog.errors import CorruptRecord, InvalidOption
 from txnlog.names import TopicPartition
@@ -253,6 +255,52 @@ def test_a_damaged_index_is_judged_by_its_segment(tmp_path: Path, where: str, en
         ("damaged", members, True)
     ]
     assert path.read_bytes() == right
+
+
+def merged(folder: Path) -> tuple[txnlog.Store, Path]:
+    """Four segments, whose records are in a fifth one; one of them, at the leader."""
+    store = make_written(folder)
+    for number in range(4):
+        write(store, str(number))
+    path = sorted((folder / FIRST).glob("topics/t/data/0/*.log"))[1]
+    store.maintenance.merge("t")
+    return store, path
+
+
+def test_what_was_replaced_is_judged_until_it_is_deleted(tmp_path: Path) -> None:
+    """Snapshots may read it."""
+    store, path = merged(tmp_path)
+    right = path.read_bytes()
+    damage(path, 0.5)
+    Replicas(store).add(str(tmp_path / "c"))
+    name = path.relative_to(tmp_path / FIRST)
+    assert (tmp_path / "c/incarnation-00000" / name).read_bytes() == right
+    found = [*Replicas(store).verify(with_contents=True, repair=True)]
+    assert [(one.kind, one.members, one.is_repaired) for one in found] == [
+        ("damaged", ("r0-0",), True)
+    ]
+    assert path.read_bytes() == right
+
+
+def test_what_was_replaced_keeps_no_old_incarnation(tmp_path: Path) -> None:
+    store, path = merged(tmp_path)
+    kept = tmp_path / SECOND / path.relative_to(tmp_path / FIRST)
+    Replicas(store).remove("r1")
+    path.unlink()  # as vacuum does
+    assert kept.exists()
+    Replicas(store).forget("r1-0")
+    assert not kept.exists()
+
+
+def test_nobody_is_taken_out_for_what_no_log_names(tmp_path: Path) -> None:
+    store = make_written(tmp_path, "1")
+    name = f"topics/t/data/0/{7:032x}-0.log"
+    for root, data in ((FIRST, b"1"), (SECOND, b"2")):
+        (tmp_path / root / name).write_bytes(data)
+    (told,) = Replicas(store).verify(with_contents=True, repair=True)
+    assert (told.name, told.kind, told.is_repaired) == (name, "undecided", False)
+    assert "nobody needs it" in told.detail
+    assert "remove" not in told.detail
 
 
 @pytest.mark.parametrize("at_ends", [False, True], ids=["a byte", "longer"])

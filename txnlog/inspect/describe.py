@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from txnlog.errors import StorageError, TxnlogError
@@ -20,7 +21,7 @@ from txnlog.log.transaction_log import Head
 from txnlog.names import TopicPartition
 from txnlog.state.membership import Held
 from txnlog.state.segment import Segment
-from txnlog.state.topic import TopicState
+from txnlog.state.topic import Partition, TopicState
 from txnlog.state.transaction import (
     TransactionRef,
     TransactionState,
@@ -74,16 +75,41 @@ def describe_topic_state(topic: str, state: TopicState) -> TopicDescription:
 
 def describe_segments(log: TopicLog, partition: int | None = None) -> list[SegmentDescription]:
     """Describe the segments of a refreshed and settled topic, by partition and offset."""
+    return _describe_segments(log.name, log.whole_state(), Partition.record_segments, partition)
+
+
+def describe_with_replaced(
+    log: TopicLog,
+) -> tuple[list[SegmentDescription], list[SegmentDescription]]:
+    """:func:`describe_segments`, and those whose records are in others since, with some of these.
+
+    They are told as long as the log knows what they were, also when their files are deleted.
+    """
+
+    def held(part: Partition) -> Sequence[Segment]:
+        rewrites = (rewrite.segment for rewrite in part.rewrites)
+        return [*part.segments, *rewrites] if part.rewrites else ()
+
     state = log.whole_state()
+    describe = partial(_describe_segments, log.name, state)
+    return describe(Partition.record_segments), describe(held)
+
+
+def _describe_segments(
+    topic: str,
+    state: TopicState,
+    segments_of: Callable[[Partition], Sequence[Segment]],
+    partition: int | None = None,
+) -> list[SegmentDescription]:
     outcomes = {
         **dict.fromkeys(state.aborted, "aborted"),
         **dict.fromkeys(state.undecided, "undecided"),
     }
     return [
-        _describe_segment(log.name, number, segment, outcomes.get(segment.entry, "committed"))
+        _describe_segment(topic, number, segment, outcomes.get(segment.entry, "committed"))
         for number, part in enumerate(state.partitions)
         if partition in (None, number)
-        for segment in part.record_segments()
+        for segment in segments_of(part)
     ]
 
 

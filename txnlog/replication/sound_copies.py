@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from txnlog import names
 from txnlog.errors import StorageError, TxnlogError, UnknownTopicOrPartition
-from txnlog.inspect.describe import describe_segments
+from txnlog.inspect.describe import describe_with_replaced
 from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.inspect.placed_indexes import check_placed_indexes, index_paths
 from txnlog.inspect.segments import check_placed_segment
@@ -27,6 +27,8 @@ class _Named:
     """What a topic's log names, by path; and why it cannot be read, if so."""
 
     segments: dict[str, list[SegmentDescription]] = field(default_factory=dict)
+    replaced: dict[str, list[SegmentDescription]] = field(default_factory=dict)
+    """Those whose records are in others since, and their shared files' that are not."""
     manifests: dict[str, ManifestRef] = field(default_factory=dict)
     listed: set[str] = field(default_factory=set)
     """The manifests, and the file of rewrites."""
@@ -34,7 +36,7 @@ class _Named:
 
     @property
     def count(self) -> int:
-        return len(self.segments) + len(self.listed)
+        return len(self.segments) + len(self.replaced) + len(self.listed)
 
 
 class SoundCopies:
@@ -53,10 +55,10 @@ class SoundCopies:
 
         Of an index of aborted transactions: whether its segment's records can be told apart by it;
         of one of offsets or times: whether all its entries are those of its segment there; of a
-        manifest: whether it is what the newest list names. None where nothing tells: it is no
-        segment's file, or no log names it. Memory is that of a batch, or a manifest, beside the
-        descriptions of a topic's segments. Raises StorageError; CannotJudge: its topic's log cannot
-        be read.
+        manifest: whether it is what the newest list names. What was replaced is judged until it is
+        deleted. None where nothing tells: it is no segment's file, or no log names it. Memory is
+        that of a batch, or a manifest, beside the descriptions of a topic's segments. Raises
+        StorageError; CannotJudge: its topic's log cannot be read.
         """
         if not names.is_unique(name):
             return None
@@ -67,7 +69,8 @@ class SoundCopies:
         if named.unreadable:
             raise CannotJudge(named.unreadable)
         paths = names.SegmentPaths.of(name)
-        segments = named.segments.get(paths.log if paths else name)
+        path = paths.log if paths else name
+        segments = named.segments.get(path) or named.replaced.get(path)
         if not segments:
             return None
         if names.is_accelerator(name):
@@ -133,8 +136,12 @@ class SoundCopies:
                 found.listed = {f"{log.manifests.folder}/{name}" for name in listing.files}
                 for ref in listing.manifests:
                     found.manifests[f"{log.manifests.folder}/{ref.name}"] = ref
-            for segment in describe_segments(log):
+            holding, replaced = describe_with_replaced(log)
+            for segment in holding:
                 found.segments.setdefault(segment.paths.log, []).append(segment)
+            for segment in replaced:
+                if segment.paths.log not in found.segments:
+                    found.replaced.setdefault(segment.paths.log, []).append(segment)
         except UnknownTopicOrPartition:
             pass  # nothing of a deleted topic is named
         except StorageError:

@@ -201,7 +201,9 @@ def _check_data(
             return None
         # Without others it was deleted since, and no log names it; or they have lost it.
         try:
-            is_needed = not any(map(partial(may_have, name), others)) and has(name)
+            is_needed = (
+                not any(map(partial(may_have, name), others)) and has(name) and not goes(name)
+            )
         except CannotJudge as error:
             reasons.append(error)
             return untold

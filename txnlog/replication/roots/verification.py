@@ -48,9 +48,8 @@ class ReplicaDifference:
 
     ``kind`` is 'missing' (``members`` lack it), 'damaged' (theirs cannot be read, or is not as
     written, by its checksums), 'differs' (theirs are not what most have, and no checksum tells
-    more), 'undecided'
-    (there is no majority either: it is unknown whose is right) or 'extra' (the leader lacks it: it
-    is being deleted, was left by a deletion, or was never acknowledged).
+    more), 'undecided' (there is no majority either: it is unknown whose is right) or 'extra' (the
+    leader lacks it: it is being deleted, was left by a deletion, or was never acknowledged).
     ``is_repaired``: it is the same everywhere now.
     """
 
@@ -354,6 +353,14 @@ class _Judge:
             why = f"not what {_named(right)} {_has(right)}, though all that is named is whole"
             return ReplicaDifference(name, "damaged", others, size_bytes, why)
         others = tuple(member for member in there if there[member] != copy)
+        if names.is_unique(name) and not good:
+            why = (
+                "no log that can be read names it, so nothing tells whose is right: if none does, "
+                "nobody needs it, and it is deleted in time"
+            )
+            found = others if is_majority else tuple(there)
+            kind: Kind = "differs" if is_majority else "undecided"
+            return ReplicaDifference(name, kind, found, size_bytes, why)
         if not is_majority:
             why = (
                 "most of them do not have it alike, and no checksum tells whose is right: look at "
