@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -80,6 +81,17 @@ def probe(storage: Storage, rounds: int = CREATION_ROUNDS) -> ProbeReport:
     return ProbeReport(
         storage.url, ("create twice", "race", "read", "ranged read", "list", "delete")
     )
+
+
+def try_put(storage: Storage, token: str, size_bytes: int) -> None:
+    """Put so many bytes and delete them again: a full or a read-only disk takes none.
+
+    Raises StorageError.
+    """
+    name = f"{FOLDER}/{token}"
+    storage.put(name, bytes(size_bytes))
+    with suppress(StorageError):
+        storage.delete([name])
 
 
 def check_before_first_write(storage: Storage) -> None:

@@ -46,6 +46,7 @@ from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.same_bytes import Diverged
 from txnlog.replication.roots.slowness import MOST_LAGS, Slowness, TookTooLong, time_for
 from txnlog.storage.base import Storage
+from txnlog.storage.probe import try_put
 from txnlog.storage.server_storage import ServerStorage
 from txnlog.time_limits import RunWithin, run_whole
 
@@ -86,7 +87,8 @@ class MemberFailed(Exception):
     """A request to one member failed.
 
     ``useless``: it is no use as it is, whatever time goes by. ``remedy``: what is done about it, in
-    place of waiting; True if the step may be tried again at once.
+    place of waiting; True if the step may be tried again at once. ``put_bytes``: it was a put of so
+    many, which others may fail to take, too.
     """
 
     def __init__(
@@ -96,8 +98,10 @@ class MemberFailed(Exception):
         *,
         useless: bool = False,
         remedy: Callable[[], bool] | None = None,
+        put_bytes: int | None = None,
     ) -> None:
         super().__init__(str(error))
+        self.put_bytes = put_bytes
         self.remedy = remedy
         self.member = member
         self.error = error
@@ -323,15 +327,19 @@ class Agreement:
         *,
         within_s: float | None = None,
         may_be_large: bool = False,
+        put_bytes: int | None = None,
     ) -> T:
         """Make a request of one member, or several that belong together.
 
         After ``within_s`` the member is slow; None if the call makes many requests, each of which
         has as long as others. If the answer ``may_be_large``, it is slow if it does not even show
         its mark within that time. The same holds while this process checks the member's server.
+        ``put_bytes``: it is a put of so many, and has the time for that.
 
         Raises ObjectNotFound, MemberFailed.
         """
+        if put_bytes is not None:
+            within_s = time_for(epoch, size_bytes=put_bytes)
 
         def make(storage: Storage) -> T:
             if within_s is None:
@@ -339,13 +347,19 @@ class Agreement:
             go_on = partial(self._goes_on, epoch, member, may_be_large)
             return self.slowness.ask(member, partial(call, storage), within_s, go_on)
 
-        return self._make(epoch, member, make)
+        return self._make(epoch, member, make, put_bytes)
 
     def ask_large(self, epoch: Epoch, member: Member, call: Callable[[Storage], T]) -> T:
         """:meth:`ask`, once, for what may be large: nobody is slow for that."""
         return self.ask(epoch, member, call, within_s=time_for(epoch), may_be_large=True)
 
-    def _make(self, epoch: Epoch, member: Member, make: Callable[[Storage], T]) -> T:
+    def _make(
+        self,
+        epoch: Epoch,
+        member: Member,
+        make: Callable[[Storage], T],
+        put_bytes: int | None = None,
+    ) -> T:
         """Make a request, and note whether the member has answered."""
         began_s = self.clock.monotonic_s()
         try:
@@ -355,7 +369,8 @@ class Agreement:
             raise
         except StorageError as error:
             self._note_failure(epoch, member, began_s)
-            raise MemberFailed(member, error, useless=isinstance(error, MarkGone)) from error
+            is_gone = isinstance(error, MarkGone)
+            raise MemberFailed(member, error, useless=is_gone, put_bytes=put_bytes) from error
         self._note_answer(member)
         return result
 
@@ -408,13 +423,16 @@ class Agreement:
         *,
         within_s: float | None = None,
         may_be_large: bool = False,
+        put_bytes: int | None = None,
     ) -> dict[Member, T]:
         """Make a request of several members side by side; all are waited for.
 
         Raises the first one's ObjectNotFound or MemberFailed.
         """
         ask = partial(self.ask, epoch, within_s=within_s, may_be_large=may_be_large)
-        calls = [partial(ask, member, partial(call, member)) for member in members]
+        calls = [
+            partial(ask, member, partial(call, member), put_bytes=put_bytes) for member in members
+        ]
         return dict(zip(members, self.controller.storage.gather(calls), strict=True))
 
     def check_mark(self, epoch: Epoch, member: Member, *, within_s: float | None = None) -> None:
@@ -661,7 +679,10 @@ class Agreement:
                 failed = leaders
         if self.observes and not isinstance(failed.error, Diverged):
             return False  # others may see what this process does not
-        return self.put_out(epoch, failed.member, str(failed), may_lose=not failed.is_slow)
+        put_bytes = None if failed.useless else failed.put_bytes
+        return self.put_out(
+            epoch, failed.member, str(failed), may_lose=not failed.is_slow, put_bytes=put_bytes
+        )
 
     def answers(self, epoch: Epoch, member: Member) -> bool:
         """Whether a member can be reached, and is the folder that it should be."""
@@ -670,15 +691,42 @@ class Agreement:
             return True
         return False
 
-    def put_out(self, epoch: Epoch, member: Member, why: str, *, may_lose: bool = True) -> bool:
-        """Propose an epoch without a member; False if nobody can take a leader's place.
+    def takes(self, epoch: Epoch, member: Member, put_bytes: int) -> bool:
+        """Whether a member takes a put of so many bytes: it may be full, or read-only."""
+        put = partial(try_put, token=self.clock.token(), size_bytes=put_bytes)
+        with suppress(MemberFailed):
+            self.ask(epoch, member, put, put_bytes=put_bytes)
+            return True
+        return False
 
-        ``may_lose``: an unclean election may be held for it, where one is allowed.
+    def put_out(
+        self,
+        epoch: Epoch,
+        member: Member,
+        why: str,
+        *,
+        may_lose: bool = True,
+        put_bytes: int | None = None,
+    ) -> bool:
+        """Propose an epoch without a member; False if nobody can take its place.
+
+        ``may_lose``: an unclean election may be held for it, where one is allowed. ``put_bytes``:
+        it has failed to take so many. Where all do, as when all disks are full, it stays: the set
+        would shrink to the last of them, and be no better.
         """
+        heirs = (
+            one
+            for one in epoch.members
+            if one != member
+            and one in epoch.in_sync
+            and (put_bytes is None or self.takes(epoch, one, put_bytes))
+        )
         if member != epoch.leader:
+            if put_bytes is not None and next(heirs, None) is None:
+                return False
             return self.propose(without(epoch, member, self.proposer(f"{member} fails: {why}")))
-        for candidate in epoch.in_sync:
-            if candidate != member and self.answers(epoch, candidate):
+        for candidate in heirs:
+            if self.answers(epoch, candidate):
                 who = self.proposer(f"the leader {member} fails: {why}")
                 return self.propose(elected(epoch, candidate, who))
         if not (may_lose and epoch.allows_unclean):

@@ -29,9 +29,8 @@ CHUNK_BYTES = 8 << 20
 def put_at(agreement: Agreement, epoch: Epoch, member: Member, name: str, data: bytes) -> bool:
     """:func:`put_same` at a member. Raises MemberFailed: it is no use if it has other bytes."""
     try:
-        within_s = time_for(epoch, size_bytes=len(data))
         return agreement.ask(
-            epoch, member, lambda storage: put_same(storage, name, data), within_s=within_s
+            epoch, member, lambda storage: put_same(storage, name, data), put_bytes=len(data)
         )
     except MemberFailed as failed:
         if isinstance(failed.error, Diverged) and member != epoch.leader:

@@ -37,7 +37,8 @@ class Asks(Protocol):
         members: Sequence[Member],
         call: Callable[[Member, Storage], Epoch | None],
         *,
-        within_s: float,
+        within_s: float | None = None,
+        put_bytes: int | None = None,
     ) -> dict[Member, Epoch | None]: ...
 
 
@@ -61,7 +62,11 @@ def note_epoch(
                 storage.replace(root_names.epoch_note(epoch.number), data)
         return found
 
-    found = agreement.ask_all(epoch, members or epoch.in_sync, note, within_s=time_for(epoch))
+    asked = members or epoch.in_sync
+    if puts:
+        found = agreement.ask_all(epoch, asked, note, put_bytes=len(data))
+    else:
+        found = agreement.ask_all(epoch, asked, note, within_s=time_for(epoch))
     for member, noted in found.items():
         if noted is None or noted == epoch or not agreement.is_newest(epoch):
             continue

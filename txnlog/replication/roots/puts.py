@@ -9,7 +9,6 @@ from txnlog.errors import ObjectNotFound
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.copies import help_out, put_at, put_at_all
 from txnlog.replication.roots.epochs import Epoch, Member
-from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.soundness import leaders_bytes
 
 
@@ -68,7 +67,7 @@ class PutIfAbsent:
             epoch,
             leader,
             lambda storage: storage.put_if_absent(self._name, data),
-            within_s=time_for(epoch, size_bytes=len(data)),
+            put_bytes=len(data),
         ):
             self._won.add(leader)
         return leader in self._won
