@@ -188,7 +188,12 @@ CASES = {
     ),
     "OLD": Case(Roots.return_once, "whole", lambda _, root: root.old),
 }
-CONTROLLER = ("`no controller`", "`outdated controller`", "an error that names the controller")
+CONTROLLER = (
+    "`no controller`",
+    "`outdated controller`",
+    "`read-only controller`",
+    "an error that names the controller",
+)
 
 
 def rows() -> dict[str, list[str]]:
@@ -249,6 +254,27 @@ def test_the_controller_is_from_a_backup(tmp_path: Path, monkeypatch: pytest.Mon
     new = ("--controller", tmp_path / "new")
     assert cli("replicas", "recover", "--store", roots.disks[1], *new).code == 0
     assert values(txnlog.open(roots.disks[1])) == ["1", "2"]
+
+
+def test_the_controllers_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is noticed before a root fails by those who try to put something; then by all."""
+    skip_probes(monkeypatch)
+    control = tmp_path / "control"
+    roots = Roots(tmp_path)
+    (control / ".probe").touch()  # nothing can be put there
+    assert describe(tmp_path).condition == "whole"
+    write(roots.store, "2")
+    for command in ("doctor", "maintain"):
+        done = cli(command, "--store", control)
+        assert (done.code != 0, "takes no epoch" in done.out + done.err) == (True, True), done
+    roots.lose(1)
+    done = cli("replicas", "describe", "--store", control)
+    assert (done.code, "takes no epoch" in done.err) == (1, True)
+    assert describe(tmp_path).condition == "read-only controller"
+    (control / ".probe").unlink()
+    assert describe(tmp_path).condition == "degraded"
+    write(roots.store, "3")
+    assert not list(control.rglob(".probe/*"))
 
 
 @pytest.mark.parametrize("row", CASES)

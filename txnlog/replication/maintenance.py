@@ -47,13 +47,17 @@ def steps(
     cleaned = clean_epochs(storage.agreement, dry_run=dry_run)
     if cleaned is not None:
         yield cleaned
-    failed = None
+    failed: TxnlogError | None = None
     if not dry_run:
+        try:
+            storage.check_writable()
+        except TxnlogError as error:
+            failed = error  # what needs no epoch is done all the same
         try:
             copies = SoundCopies(logs)
             scrubbed = scrub(storage, copies, copies.needed)
         except TxnlogError as error:
-            failed = error  # roots come back all the same
+            failed = failed or error
         else:
             if scrubbed is not None:
                 yield scrubbed

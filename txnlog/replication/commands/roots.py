@@ -143,7 +143,7 @@ def describe_replicas(
     and those that are ONLY OUT: at a root that is out. These may have been deleted since, too.
 
     Exit code 1 if nothing can be read or acknowledged: offline, below minimum, no controller,
-    outdated controller.
+    outdated controller, read-only controller.
 
     \b
     Example:
@@ -173,6 +173,11 @@ def describe_replicas(
         warn(
             "a root has an epoch that the controller does not have: it was restored from a backup, "
             "or another one was made, and nothing above need be true. See docs/REPLICAS.md"
+        )
+    elif found.condition == "read-only controller":
+        warn(
+            "the controller answers and takes no epoch: everything can be read while all roots "
+            "answer, nothing is acknowledged. Make room there, or `txnlog doctor` says why"
         )
     elif found.condition == "below minimum":
         warn(f"fewer than {found.min_insync} roots in sync answer: nothing is acknowledged")

@@ -42,6 +42,7 @@ Condition: TypeAlias = Literal[
     "unknown",
     "no controller",
     "outdated controller",
+    "read-only controller",
 ]
 """Read by programs, like the two above: append only."""
 
@@ -85,7 +86,8 @@ class ReplicasDescription:
 
     ``condition`` is 'offline' if no root in sync answers, 'no controller' if it fails, and this is
     what all roots keep of its epochs, 'outdated controller' if a root has an epoch that it lacks,
-    so that nothing here need be true, 'below minimum' if fewer do than ``min_insync``, and 'whole'
+    so that nothing here need be true, 'read-only controller' if it takes no epoch, and a root in
+    sync does not answer, 'below minimum' if fewer do than ``min_insync``, and 'whole'
     if all roots are in sync, answer, and lack nothing that was counted, but for those that were
     taken out and forgotten, or given up.
 
@@ -171,7 +173,14 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> ReplicasD
         compared = _compare(storage, epoch, with_lag=with_lag)
     found = tuple(_replica(storage, epoch, root, asked[root], compared.lags) for root in roots)
     lacking = compared.lacking
-    controller: Condition | None = "no controller" if agreement.lost is not None else None
+    controller: Condition | None = None
+    if agreement.lost is not None:
+        controller = "no controller"
+    elif len(answering) < len(epoch.in_sync):  # the next epoch says so, if it is taken
+        try:
+            storage.check_writable()
+        except NotEnoughReplicas:
+            controller = "read-only controller"
     if why_outdated(agreement, storage.open_member):
         controller = "outdated controller"
     return ReplicasDescription(

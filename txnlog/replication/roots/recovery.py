@@ -373,8 +373,9 @@ def _check_answered(epoch: Epoch, kept: _Kept, lost: Collection[str]) -> None:
         ]
         raise NotEnoughReplicas(
             f"{', '.join(sorted(missing))} must answer, or a later epoch than {epoch.number} may "
-            f"be known there alone: {'; '.join(whys) or 'their folders are gone'}. A root that is "
-            "lost for good is given up by `txnlog replicas recover --lost`, or lost=[...]"
+            f"be known there alone: {'; '.join(whys) or 'their folders are gone'}. Mount their "
+            "disks, start their servers, and try again. A root that is lost for good is given up "
+            "by `txnlog replicas recover --lost`, or lost=[...]"
         )
     # Of the newest one a sound copy is enough.
     later = {number: member for number, member in kept.unread.items() if number > epoch.number}

@@ -20,6 +20,7 @@ from txnlog.replication.roots.agreement import Agreement, FindKept, MemberFailed
 from txnlog.replication.roots.controller import Controller, OpenPlace
 from txnlog.replication.roots.copies import help_out, put_at_all
 from txnlog.replication.roots.election import change_settings
+from txnlog.replication.roots.epoch_notes import encode_epoch
 from txnlog.replication.roots.epochs import FACTOR, Epoch, Member, by_last_in_sync, root_of
 from txnlog.replication.roots.everywhere import Everywhere
 from txnlog.replication.roots.members import MemberOpener
@@ -43,6 +44,7 @@ from txnlog.replication.roots.uploads import ReplicatedUpload
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import Address, Kind, Storage, Upload, check_name, is_name
 from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.probe import try_put
 from txnlog.time_limits import RunWithin, run_whole
 
 T = TypeVar("T")
@@ -161,12 +163,21 @@ class ReplicatedStorage(Storage):
         self.agreement.observes = False
 
     def check_writable(self) -> None:
-        self.agreement.refresh()
-        if self.agreement.lost is not None:
+        agreement = self.agreement
+        epoch = agreement.refresh()
+        if agreement.lost is not None:
             raise NotEnoughReplicas(
                 f"the controller at {self.url} does not answer, and nothing is acknowledged "
-                f"without it: {self.agreement.lost}"
+                f"without it: {agreement.lost}"
             )
+        token, size_bytes = agreement.clock.token(), len(encode_epoch(epoch))
+        try:
+            agreement.ask_controller(lambda: try_put(self._controller, token, size_bytes))
+        except StorageError as error:
+            raise NotEnoughReplicas(
+                f"the controller at {self.url} answers and takes no epoch, so that nothing is "
+                f"acknowledged from when a root fails: {error}"
+            ) from error
 
     def history(self) -> int:
         return self.agreement.history()
