@@ -52,7 +52,7 @@ from txnlog.storage.logged import logged
 from txnlog.storage.probe import probe
 from txnlog.storage.reach import own_options
 from txnlog.storage.read_only import SalvagedStorage
-from txnlog.storage.registry import check_whole, find_other
+from txnlog.storage.registry import check_whole, find_other, in_time
 from txnlog.write.partition_function import PartitionFunction
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
 from txnlog.write.retries import Retries
@@ -110,14 +110,18 @@ def open_store(
     """
     clock = clock or SystemClock()
     check_location(url, storage_options)
-    try:
+
+    def begin() -> Storage:
         storage = open_storage(
             url, own_options(url, storage_options), unsafe_single_writer=unsafe_single_writer
         )
         if salvage:
-            storage = SalvagedStorage(storage)
-        else:
-            check_whole(storage)
+            return SalvagedStorage(storage)
+        check_whole(storage)
+        return storage
+
+    try:
+        storage = in_time(url, begin)
         return attach(logged(storage), create=create, config=config, clock=clock)
     except (StoreNotFound, NotAStore, InvalidOption):
         found = find_other(url, storage_options, clock, unsafe_single_writer=unsafe_single_writer)

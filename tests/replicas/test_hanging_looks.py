@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 from typing import Any
 
 import pytest
 
 import txnlog
-from tests.replicas.stalled_roots import LAG_MS, Gate
+from tests.replicas.stalled_roots import LAG_MS, REQUESTS, Gate
 from tests.support.replication.replica_folders import (
     FIRST,
     SECOND,
@@ -21,16 +21,19 @@ from tests.support.replication.replica_folders import (
     write,
 )
 from txnlog.errors import NotEnoughReplicas, StorageError
-from txnlog.replication import Replicas, recover_controller
+from txnlog.replication import Replicas, open_replicas, recover_controller
 from txnlog.replication.examination import _check_pointers
 from txnlog.replication.roots import slowness
 from txnlog.replication.roots.agreement import MemberFailed
 from txnlog.replication.roots.epoch_cleaning import clean_epochs
+from txnlog.replication.roots.epochs import Root
+from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replication.roots.scrub import scrub
 from txnlog.replication.roots.trim import read_notes
 from txnlog.replication.roots.watermarks import watermarks
 from txnlog.results import MaintenanceFailure
+from txnlog.storage import Storage, registry
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.store import attach
 from txnlog.testing import VirtualClock
@@ -81,6 +84,46 @@ def test_the_root_by_which_the_store_was_opened(
     gate.close(tmp_path / "a", "get")
     read(tmp_path, storage)
     assert gate.asked == ["get"]
+
+
+@pytest.mark.parametrize("opens", [txnlog.open, open_replicas])
+def test_whoever_opens_the_store_by_a_root_that_hangs_is_told(
+    tmp_path: Path,
+    gate: Gate,
+    monkeypatch: pytest.MonkeyPatch,
+    opens: Callable[..., object],
+) -> None:
+    """Not even its mark can be read, by which the others are found."""
+    make(tmp_path)
+    monkeypatch.setattr(registry, "_ANSWERS_WITHIN_S", LAG_MS / 1000)
+    gate.close(tmp_path / "a", *REQUESTS)
+    watch = Timer(LONGEST_S, gate.let_go)
+    watch.start()
+    with pytest.raises(StorageError, match=r"hangs.*open that by another root"):
+        opens(str(tmp_path / "a"), clock=VirtualClock())
+    watch.cancel()
+    assert len(gate.asked) == 1
+    reopened(tmp_path, "b")
+
+
+def test_a_root_that_hangs_while_it_is_opened_is_put_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its server does not answer not even its path can be looked at."""
+    make(tmp_path, **{"replica.lag.time.max.ms": LAG_MS})
+    over, at = Event(), MemberOpener.at
+
+    def hang(opener: MemberOpener, root: Root, member: str) -> Storage:
+        if member == "r1-0":
+            over.wait(LONGEST_S)
+        return at(opener, root, member)
+
+    monkeypatch.setattr(MemberOpener, "at", hang)
+    store = reopened(tmp_path)
+    store.topics.create("t", partitions=1)
+    assert not over.is_set()
+    over.set()
+    assert Replicas(store).describe().in_sync == ("r0-0",)
 
 
 @pytest.mark.parametrize("kind", ["list_names", "get", "confirm"])

@@ -13,12 +13,14 @@ import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from txnlog.clock import Clock
-from txnlog.errors import UnsupportedFilesystem
+from txnlog.errors import StorageError, UnsupportedFilesystem
 from txnlog.hooks import registered
 from txnlog.storage.base import Storage
+from txnlog.storage.reach import is_here
+from txnlog.time_limits import NoAnswer, run_within
 
 Adapter = Callable[[str, Mapping[str, Any]], Storage]
 """Opens a URL, whose protocol is in lower case, with options that may all be strings.
@@ -26,6 +28,8 @@ Adapter = Callable[[str, Mapping[str, Any]], Storage]
 Raises InvalidOption: the URL or an option is malformed.
 """
 GROUP = "txnlog.storage"
+T = TypeVar("T")
+_ANSWERS_WITHIN_S = 10
 
 _ADAPTERS = {
     "abfs": "azure",
@@ -60,6 +64,22 @@ def find_adapter(protocol: str) -> Adapter | None:
                 f"{protocol}:// was registered as {found.value}, which cannot be imported: {error}"
             ) from error
     return None
+
+
+def in_time(url: object, call: Callable[[], T]) -> T:
+    """Make the first requests to a place. A disk that hangs would not answer for ever.
+
+    Servers are waited for as long as their clients do. Raises StorageError, and what they raise.
+    """
+    if not is_here(os.fspath(url) if isinstance(url, os.PathLike) else str(url)):
+        return call()
+    try:
+        return run_within(call, _ANSWERS_WITHIN_S)
+    except NoAnswer as error:
+        raise StorageError(
+            f"{url} hangs: {error}. Is its disk, or the server that it is mounted from, all right? "
+            "If it belongs to a replicated store, open that by another root, or by the controller"
+        ) from error
 
 
 def check_whole(storage: Storage) -> None:

@@ -316,7 +316,8 @@ class Agreement:
         which = (member, root.url if root else "")
         found = self._storages.get(which)
         if found is None:
-            found = self._storages[which] = self._open_member(epoch, member)
+            opening = partial(self._open_member, epoch, member)  # that may hang, too
+            found = self._storages[which] = self.slowness.ask(member, opening, time_for(epoch))
         return found
 
     def ask(

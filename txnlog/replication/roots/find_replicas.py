@@ -57,6 +57,7 @@ from txnlog.replication.roots.root_join import Joined
 from txnlog.state import envelope
 from txnlog.storage.base import Address, CannotReplace, Storage
 from txnlog.storage.probe import probe
+from txnlog.storage.registry import in_time
 from txnlog.time_limits import run_within
 
 GIVEN_TOGETHER = (
@@ -110,16 +111,24 @@ def find_replicas(
 ) -> ReplicatedStorage | None:
     """The replicas whose controller or root this is; None if it is neither."""
     opener = MemberOpener(options, [url])
-    try:
+
+    def look() -> tuple[Storage, str | None]:
+        """What is there, and the controller if it is a root's; its own URL if it is that."""
         storage = opener.root(url)
         opener.allow(storage.url)
+        try:
+            return storage, named_controller(storage, read_mark(storage)).controller
+        except ObjectNotFound:
+            return storage, storage.url if list_epochs(storage) else None
+
+    try:
+        storage, named = in_time(url, look)
     except UnsupportedFilesystem:
         return None  # a filesystem for unsafe_single_writer holds no replicas
-    try:
-        first = read_mark(storage)
-    except ObjectNotFound:
-        return _open(url, opener, clock) if list_epochs(storage) else None
-    named = named_controller(storage, first).controller
+    if named is None:
+        return None
+    if named == storage.url:
+        return _open(url, opener, clock)
     found = _open(named, opener, clock, storage)
     try:
         found.agreement.refresh()
