@@ -117,6 +117,43 @@ def test_a_flush_below_the_minimum(
     assert values(reopened(tmp_path)) == ["1"]
 
 
+def test_no_election_is_waited_for_that_would_not_help(
+    store: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can take the place of the one that is missing, so there is no time for three lags."""
+    lost, clock = Losing(tmp_path, monkeypatch, "topics/t/log/"), store.logs.clock
+    producer = store.producer(delivery_timeout_ms=5_000)
+    producer.send("t", value=b"1")
+    began_s = clock.monotonic_s()
+    with pytest.raises(CommitStateUnknown, match=r"`txnlog replicas add .*/b`"):
+        producer.flush()
+    assert 5 < clock.monotonic_s() - began_s < 10
+    assert lost.bring_back is not None
+    lost.bring_back()
+    Replicas(store).add(str(tmp_path / "b"))
+    producer.close()
+
+
+def test_metrics_tell_who_is_in_sync(store: txnlog.Store, tmp_path: Path) -> None:
+    def told() -> dict[str, float]:
+        found = {one.name.removeprefix("txnlog_replicas_"): one.value for one in store.metrics()}
+        names = ("in_sync", "min_in_sync", "under_min", "out", "joining")
+        return {name: found[name] for name in names}
+
+    whole = {"in_sync": 2, "min_in_sync": 2, "under_min": 0, "out": 0, "joining": 0}
+    assert told() == whole
+    agreement = store.storage.agreement  # type: ignore[attr-defined]
+    agreement.put_out(agreement.refresh(), "r1-0", "it fails")
+    assert told() == {**whole, "in_sync": 1, "under_min": 1, "out": 1}
+    Replicas(store).alter({"min.insync.replicas": 1})
+    Replicas(store).remove("r1")
+    assert told() == {**whole, "in_sync": 1, "min_in_sync": 1, "out": 1}
+    Replicas(store).forget("r1-0")  # it is not expected back
+    assert told() == {**whole, "in_sync": 1, "min_in_sync": 1}
+    Replicas(store).add(str(tmp_path / "b"))
+    assert told() == {**whole, "min_in_sync": 1}
+
+
 def test_a_commit_below_the_minimum(store: txnlog.Store, tmp_path: Path) -> None:
     """Its outcome is unknown; it is known when another root is back."""
     producer = store.producer(transactional_id="w")

@@ -74,8 +74,8 @@ class _Wait:
 
 
 _ONLY_OBSERVES = (
-    " (who only reads puts out no root: if those who write do not reach it either, the next "
-    "write, or `txnlog maintain`, does)"
+    " (who only reads puts out no root, though others in sync may answer: a process that writes "
+    "does, or `txnlog maintain`, or `txnlog replicas remove {root}`)"
 )
 _MOST_LEFT = 64
 """So many puts wait for a look that something else makes; for more one is made at once."""
@@ -465,7 +465,7 @@ class Agreement:
         began_s = self.clock.monotonic_s()
         if writes:
             self.find_kept = None
-        pause: Callable[[Epoch], bool] | None = None
+        pause: Callable[..., bool] | None = None
         since_s: dict[Member, float] = {}
         while True:
             try:
@@ -498,17 +498,17 @@ class Agreement:
                     raise missing
                 then(epoch)
                 return result
-            except MemberFailed as failed:
-                failure = self._say(epoch, failed)
+            except MemberFailed as error:
+                failure, may_mend = self._say(epoch, error), True
                 # Also if other requests go well meanwhile: a disk that is full can be read.
-                first_s = since_s.setdefault(failed.member, self.clock.monotonic_s())
-                went_on = self._react(epoch, failed, first_s)
+                first_s = since_s.setdefault(error.member, self.clock.monotonic_s())
+                went_on = self._react(epoch, error, first_s)
             except NotEnoughReplicas as error:
-                failure, went_on = error, False
+                failure, went_on, may_mend = error, False, False
             # Somebody else may have been first to put it out.
             if not went_on and self.refresh().number == epoch.number:
                 pause = pause or self.pauses(began_s)
-                if not pause(epoch):
+                if not pause(epoch, may_mend=may_mend):
                     raise failure
             self.refresh()
 
@@ -557,14 +557,18 @@ class Agreement:
         wait.is_over = now_s > max(least_s, wait.until_s)
         return wait.is_over
 
-    def pauses(self, began_s: float) -> Callable[[Epoch], bool]:
-        """Pauses between two looks at what began then; False: it is given up, without a pause."""
+    def pauses(self, began_s: float) -> Callable[..., bool]:
+        """Pauses between two looks at what began then; False: it is given up, without a pause.
+
+        ``may_mend``: an election may, for which there must be time.
+        """
         wait = self._wait()
         pause_s = _FIRST_PAUSE_S
 
-        def pause(epoch: Epoch) -> bool:
+        def pause(epoch: Epoch, *, may_mend: bool = True) -> bool:
             nonlocal pause_s
-            if self._is_over(wait, began_s + _PATIENCE_LAGS * epoch.lag_s):
+            lags = _PATIENCE_LAGS if may_mend or wait is None else 0
+            if self._is_over(wait, began_s + lags * epoch.lag_s):
                 return False
             self.clock.sleep(pause_s * (0.5 + self.clock.jitter()))
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S, epoch.lag_s / 8)
@@ -639,7 +643,8 @@ class Agreement:
     def _say(self, epoch: Epoch, failed: MemberFailed) -> StorageError:
         where = epoch.roots[root_of(failed.member)].url
         role = "leader" if failed.member == epoch.leader else "replica"
-        advice = _ONLY_OBSERVES if self.observes else ""
+        root = root_of(failed.member)
+        advice = _ONLY_OBSERVES.format(root=root) if self.observes else ""
         return NotEnoughReplicas(
             f"the {role} {failed.member} at {where} fails in epoch {epoch.number}, in which "
             f"{', '.join(epoch.in_sync)} are in sync: {failed}{advice}"

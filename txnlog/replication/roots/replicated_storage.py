@@ -186,10 +186,12 @@ class ReplicatedStorage(Storage):
 
     def _need(self, epoch: Epoch) -> None:
         if len(epoch.in_sync) < epoch.min_insync:
+            out = sorted({*epoch.roots} - {*map(root_of, epoch.in_sync)})
+            urls = ", ".join(f"`txnlog replicas add {epoch.roots[one].url}`" for one in out)
             raise NotEnoughReplicas(
                 f"{len(epoch.in_sync)} of the replicas of {self.url} are in sync in epoch "
                 f"{epoch.number} ({', '.join(epoch.in_sync)}), and min.insync.replicas is "
-                f"{epoch.min_insync}: nothing is acknowledged before others are back"
+                f"{epoch.min_insync}: nothing is acknowledged before others are back: {urls}"
             )
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
