@@ -44,8 +44,10 @@ from txnlog.replication.roots import old_incarnations, verification
 from txnlog.replication.roots import root_join as joining_roots
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.epochs import Epoch, Proposer, first_epoch, joining, without
+from txnlog.replication.roots.find_replicas import prepare_root
 from txnlog.replication.roots.members import OwnerMark
 from txnlog.replication.roots.replica_return import outdated, roots_to_return
+from txnlog.replication.roots.replicated_storage import find_replicated
 from txnlog.replication.sound_copies import SoundCopies
 from txnlog.results import FileDeletion, MaintenanceFailure
 from txnlog.state import envelope
@@ -527,6 +529,25 @@ def test_a_disk_that_is_too_small_is_not_filled_again_and_again(
     is_full = False
     assert returns(store) == ["r1-3"]
     assert store.storage.agreement.refresh().failed_joins == {}  # type: ignore[attr-defined]
+
+
+def test_it_is_told_why_a_root_is_not_in_sync(made: txnlog.Store, tmp_path: Path) -> None:
+    def detail() -> str | None:
+        return Replicas(made).describe().replicas[1].detail
+
+    assert detail() is None
+    put_out(made, "r1-0")
+    assert detail() == "by epoch 1: r1-0 fails: it fails"
+    Replicas(made).alter({"replica.scrub.bytes": 1})
+    assert str(detail()).startswith("by epoch 1: ")
+    agreement = made.storage.agreement  # type: ignore[attr-defined]
+    who = agreement.proposer("it joins")
+    url = str(tmp_path / "b")
+    storage = find_replicated(made.storage)
+    assert storage is not None
+    prepare_root(storage, url)
+    agreement.propose_alone(joining(agreement.refresh(), "r1-1", url, who))
+    assert f"`txnlog replicas add {url}` starts over" in str(detail())
 
 
 def test_a_root_that_is_in_sync_after_all_is_not_deleted(

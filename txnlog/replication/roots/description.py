@@ -13,6 +13,7 @@ from txnlog.errors import InvalidOption, NotEnoughReplicas, StorageError, StoreE
 from txnlog.replication.roots.agreement import MemberFailed
 from txnlog.replication.roots.epochs import (
     Epoch,
+    Left,
     Member,
     by_last_in_sync,
     counted_roots,
@@ -251,7 +252,7 @@ def _replica(
         member,
         _state(epoch, member),
         asked.answer,
-        asked.detail or (_why_out(epoch, root) if member is None else None),
+        asked.detail or _why(storage, epoch, root, member, left),
         None if known is None else storage.agreement.answered_ms(known),
         lag.objects,
         lag.bytes,
@@ -270,11 +271,25 @@ def _state(epoch: Epoch, member: Member | None) -> RootState:
     return "leader" if member == epoch.leader else "in sync"
 
 
-def _why_out(epoch: Epoch, root: str) -> str | None:
+def _why(
+    storage: ReplicatedStorage, epoch: Epoch, root: str, member: Member | None, left: Left | None
+) -> str | None:
+    """Why a root is not in sync; None if it is, or nobody knows any more."""
+    if member in epoch.joining:
+        again = f"`txnlog replicas add {epoch.roots[root].url}` starts over"
+        return f"it copies; if what it lacks does not become less, nobody goes on: {again}"
+    if member is not None:
+        return None
     if root in epoch.taken_out:
         return "an operator took it out"
-    tried = epoch.failed_joins.get(root)
-    return f"failed tries to bring it back: {tried.count}" if tried else None
+    whys, agreement = [], storage.agreement
+    if left is not None and agreement.lost is None:
+        at = partial(agreement.controller.at, left.epoch + 1)
+        with suppress(TxnlogError):  # it was cleaned
+            whys.append(f"by epoch {left.epoch + 1}: {agreement.ask_controller(at).why}")
+    if tried := epoch.failed_joins.get(root):
+        whys.append(f"failed tries to bring it back: {tried.count}")
+    return "; ".join(whys) or None
 
 
 def _condition(
