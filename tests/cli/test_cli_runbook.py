@@ -249,7 +249,8 @@ def test_the_controller_is_from_a_backup(tmp_path: Path, monkeypatch: pytest.Mon
     for command in ("elect r1", "remove r0 --yes", "config replica.auto.return=true"):
         done = cli("replicas", *command.split(), "--store", control)
         assert (done.code, "restored from a backup" in done.err) == (1, True)
-    assert "R16" in cli("doctor", "--store", control, "--no-probe").out
+    told = cli("doctor", "--store", control, "--no-probe", "-o", "json").out
+    assert ("R16" in told, "--repair" in told) == (True, False)
     shutil.rmtree(control)
     new = ("--controller", tmp_path / "new")
     assert cli("replicas", "recover", "--store", roots.disks[1], *new).code == 0

@@ -202,6 +202,17 @@ def test_where_the_controller_has_moved(
     assert gate.asked == ["get"]
 
 
+def test_a_root_that_hangs_is_waited_for_once(
+    tmp_path: Path, storage: ReplicatedStorage, gate: Gate
+) -> None:
+    """Its mark is asked for, and then what epochs it knows."""
+    gate.close(tmp_path / SECOND, "get")
+    gate.close(tmp_path / "b", "list_folders")
+    found = Replicas(attach(storage)).describe()
+    assert [one.answer for one in found.replicas] == ["answers", "no answer"]
+    assert gate.asked == ["get"]
+
+
 def verify(storage: ReplicatedStorage) -> None:
     with pytest.raises(StorageError, match=r"r1-0.* no answer"):
         [*Replicas(attach(storage)).verify()]

@@ -15,7 +15,7 @@ from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, OpenMember
 from txnlog.replication.roots.epoch_cleaning import KEPT
 from txnlog.replication.roots.epoch_notes import is_over, list_notes, read_notes, unknown_epoch
-from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.replication.roots.epochs import Epoch, Member, member_of
 from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.slowness import time_for
 
@@ -51,6 +51,8 @@ def _newest_of(
 ) -> list[tuple[Member, Epoch]]:
     """The newest epoch that each incarnation of a root has, as far as they answer."""
     known = epoch.roots[root]
+    # Who has been asked as a member, and hangs, is not waited for twice.
+    key = member_of(epoch, root) or root
 
     def look() -> Iterator[tuple[Member, Epoch]]:
         folders = opener.root(known.url).list_folders("")
@@ -64,7 +66,7 @@ def _newest_of(
                     yield member, noted
 
     with suppress(TxnlogError):
-        found = agreement.slowness.ask(root, lambda: [*look()], time_for(epoch))
+        found = agreement.slowness.ask(key, lambda: [*look()], time_for(epoch))
         # Else another store's root is in its place.
         return [
             one for one in found if root in one[1].roots and one[1].roots[root].url == known.url
