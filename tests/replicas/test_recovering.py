@@ -390,6 +390,16 @@ def test_who_knows_most_is_forgotten(made: txnlog.Store, tmp_path: Path) -> None
     assert values(reopened(tmp_path, "b")) == ["1"]
 
 
+def test_settings_are_known_at_the_roots_before_anybody_writes(
+    made: txnlog.Store, tmp_path: Path
+) -> None:
+    Replicas(made).alter({"replica.scrub.bytes": 7})
+    shutil.rmtree(tmp_path / "control")
+    recover(tmp_path)
+    settings = Replicas(reopened(tmp_path, "new")).describe().settings
+    assert [one.value for one in settings if one.key == "replica.scrub.bytes"] == ["7"]
+
+
 def test_who_alone_knows_most_stays(
     made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

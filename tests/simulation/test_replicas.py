@@ -49,10 +49,16 @@ from txnlog.replication.roots import (
 )
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.controller import Controller, list_epochs
-from txnlog.replication.roots.election import change_settings
 from txnlog.replication.roots.epoch_cleaning import clean_epochs
 from txnlog.replication.roots.epoch_notes import list_notes
-from txnlog.replication.roots.epochs import AUTO_RETURN, Epoch, Member, elected_unclean, root_of
+from txnlog.replication.roots.epochs import (
+    AUTO_RETURN,
+    Epoch,
+    Member,
+    configured,
+    elected_unclean,
+    root_of,
+)
 from txnlog.replication.roots.recovery import kept_epochs
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage.base import Storage
@@ -181,7 +187,9 @@ def test_a_note_that_was_cleaned_was_given() -> None:
     storage = world.roots.plain(world.simulation.clock)
     storage.put("topics/t/data/0/a.log", b"")
     first = storage.agreement.epoch()
-    change_settings(storage.agreement, {AUTO_RETURN: True})
+    who = storage.agreement.proposer("nobody is told")
+    changed = configured(first, {**first.settings, AUTO_RETURN: "true"}, who)
+    storage.agreement.propose_alone(changed)
     with pytest.raises(Violation, match="were told nothing of epoch 1"):
         world._check_noted(storage.agreement.epoch())
     storage.put("topics/t/data/0/b.log", b"")

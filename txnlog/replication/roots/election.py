@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
 from txnlog.errors import InvalidOption, NotEnoughReplicas
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
+from txnlog.replication.roots.epoch_notes import note_epoch
 from txnlog.replication.roots.epochs import (
     Epoch,
     Member,
@@ -263,5 +265,8 @@ def change_settings(
     settings = changed_settings(epoch, changes)
     if settings != epoch.settings and not dry_run:
         who = agreement.proposer(f"an operator changes {', '.join(sorted(changes))}")
-        agreement.propose_alone(configured(epoch, settings, who))
+        changed = configured(epoch, settings, who)
+        agreement.propose_alone(changed)
+        with suppress(MemberFailed):  # so that it outlives the controller; who writes does it, too
+            note_epoch(agreement, changed)
     return settings
