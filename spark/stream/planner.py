@@ -318,6 +318,7 @@ class StreamPlanner:
         begin, _ = self._partition(where)
         known = start.at(where, view.topic_id)
         if known is None:
+            self._check_added(where, start, begin)
             return begin
         return min(max(known, begin), view.log_end_offsets[where.partition])
 
@@ -385,6 +386,18 @@ class StreamPlanner:
                 "is shorter than it was. Was the store restored from an older copy?"
             )
 
+    def _check_added(self, where: TopicPartition, start: StreamOffset, begin: int) -> None:
+        """Find records lost of a partition that ``start`` does not know.
+
+        A topic that is named, and unknown, was added to the options: it may be an old one.
+        """
+        is_named = self._options.read.subscription.pattern is None
+        if begin > 0 and not (is_named and where.topic not in start.topic_ids):
+            self._report_loss(
+                f"{where} was added while the query ran, and starts at offset {begin}, not 0: the "
+                "records before it were deleted before the query had read them"
+            )
+
     def _check_schemas(self, topics: Iterable[str]) -> None:
         """A pattern may come to match a topic of another kind, or one may be recreated."""
         for topic in topics:
@@ -411,7 +424,9 @@ class StreamPlanner:
             self._report_loss(_recreated_reason(where.topic, topic_id, view.topic_id))
             return range(0)
         log_start, end = self._partition(where)[0], _stable_end(view, where)
-        start = log_start if start is None else start
+        if start is None:
+            self._check_added(where, begin, log_start)
+            start = log_start
         self._check_in_log(where, start, view)
         self._check_in_log(where, max(stop, log_start), view)
         if end < stop <= view.log_end_offsets[where.partition]:

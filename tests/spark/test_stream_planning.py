@@ -664,6 +664,50 @@ def test_a_batch_that_was_planned_notices_too(store: Store, loss: str) -> None:
     )
 
 
+@pytest.mark.parametrize("added", ["in:2", "in-2:0"])
+def test_an_added_partition_that_does_not_start_at_0_has_lost_records(
+    store: Store, added: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether they went before its first batch was planned, or before that is run again."""
+    stream = planner(store, subscribePattern="in.*")
+    at = again(stream.latest(stream.initial(), ALL))
+    store.topics.alter("in", partitions=3)
+    store.topics.create("in-2")
+    topic, number = added.split(":")
+    where = TopicPartition(topic, int(number))
+    with store.producer() as producer:
+        for value in range(10):
+            producer.send(topic, b"%d" % value, partition=where.partition)
+    end = again(stream.latest(at, ALL))
+    store.topics.delete_records({where: 8})
+    message = f"{added} was added while the query ran, and starts at offset 8, not 0"
+    with pytest.raises(OffsetOutOfRange, match=f"{message}.*failOnDataLoss=false"):
+        planner(store, subscribePattern="in.*").latest(at, ALL)
+    with pytest.raises(OffsetOutOfRange, match=message):
+        planner(store, subscribePattern="in.*").ranges(at, end)
+    goes_on = planner(store, subscribePattern="in.*", failOnDataLoss="false")
+    assert spans(goes_on.ranges(at, goes_on.latest(at, ALL))) == {added: [(8, 10)]}
+    assert sum(message in entry for entry in caplog.messages) == 1
+
+
+def test_an_old_topic_that_is_read_from_its_start_has_lost_nothing(store: Store) -> None:
+    """A new query's first batch, also if it is run again; a topic that is named from then on."""
+    store.topics.delete_records({TopicPartition("in", 0): 2})
+    new = planner(store, startingOffsets="earliest")
+    at = new.initial()
+    end = again(new.latest(at, ALL))
+    assert spans(planner(store).ranges(planner(store).initial(), end)) == {
+        "in:0": [(2, 5)],
+        "in:1": [(0, 5)],
+    }
+    store.topics.create("old")
+    fill(store, "old", 4, partitions=1)
+    store.topics.delete_records({TopicPartition("old", 0): 3})
+    both = planner(store, subscribe="in,old")
+    later = again(both.latest(end, ALL))
+    assert spans(planner(store, subscribe="in,old").ranges(end, later)) == {"old:0": [(3, 4)]}
+
+
 def test_a_topic_that_is_shorter_than_it_was(caplog: pytest.LogCaptureFixture) -> None:
     """A store that was restored from an older copy is noticed, and can be gone on with."""
     storage, clock = HeapStorage(), VirtualClock(seed=2)
