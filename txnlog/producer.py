@@ -242,7 +242,9 @@ class Producer:
 
         Args:
             application_id: whose version it is; each application counts its own.
-            version: 0 or more; it must grow with each commit of the application.
+            version: 0 or more; it must grow with each commit of the application: one that comes
+                after a greater one counts as committed. Give runs that may come in any order,
+                such as a day's that is repeated after the next, an application id each.
 
         Returns:
             Whether this version, or a greater one, was committed already.

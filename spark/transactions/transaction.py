@@ -108,9 +108,9 @@ def transaction(
         transaction_timeout_ms: the most that the commit at the end may take; how long the block
             runs does not matter.
         application_id: with ``version`` it makes the commit idempotent: whose version it is.
-        version: a number that grows with each commit of the application, such as a date's.
+        version: a number that grows with each commit of the application.
             ``txn.already_committed`` says whether it, or a greater one, was committed before with
-            this transactional id.
+            this transactional id: give runs that may come in any order an application id each.
         publish: where this process may publish topics that have ``table.publish``, as for
             ``Store.maintain``. After the commit those that it has written become tables, or these
             are brought up to date. A failure is logged, and in ``result.unpublished``: the
