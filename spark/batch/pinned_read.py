@@ -322,12 +322,16 @@ def limit_records(
 
 
 def fair_shares(counts: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """Share ``limit`` out: none gets more than its count, nor less than another one's share."""
-    shares: dict[TopicPartition, int] = {}
+    """Share ``limit`` out: none gets more than its count, nor less than another one's share.
+
+    With a limit below the number of partitions those come first that have the most: what others
+    have comes to be more than theirs.
+    """
+    shares = dict.fromkeys(counts, 0)
     left = limit
-    waiting = sorted(counts, key=lambda where: (counts[where], where))
+    waiting = sorted(counts, key=lambda where: (counts[where], where))[-limit:]
     for position, where in enumerate(waiting):
-        # Rounded up, so that a limit below the number of partitions is still used.
+        # Rounded up, so that all of the limit is used.
         share = -(-left // (len(waiting) - position))
         shares[where] = min(counts[where], share)
         left -= shares[where]

@@ -48,6 +48,21 @@ def test_shares_use_the_limit_and_are_fair() -> None:
     assert fair_shares(counts, 1_000) == counts
 
 
+def test_a_limit_below_the_number_of_partitions_starves_none() -> None:
+    """Neither the one that has the most, nor those that get a few now and then."""
+    where = [TopicPartition("t", number) for number in range(5)]
+    counts = dict.fromkeys(where, 0) | {where[2]: 100}
+    for run in range(200):
+        if run < 100:
+            counts = {at: count + (at != where[2]) for at, count in counts.items()}
+        shares = fair_shares(counts, 4)
+        assert sum(shares.values()) == min(sum(counts.values()), 4)
+        counts = {at: count - shares[at] for at, count in counts.items()}
+        if run == 99:
+            assert max(counts.values()) - min(counts.values()) <= 1
+    assert set(counts.values()) == {0}
+
+
 def test_one_large_segment_is_read_by_many_tasks() -> None:
     """A segment is cut by offsets, without gap or overlap, into tasks of bounded size."""
     whole = _range(0, 50, 1_000_003, 10 * MAX_TASK_BYTES)
