@@ -42,7 +42,8 @@ def shuffle_by_partition(
     If an executor is lost Spark computes a part of the rows once more and keeps what others have
     fetched already, so each row must go to the partition that it went to before. One without a key
     goes by a hash of its columns (numbers that are not floating-point, text, bytes, times) and the
-    number of its task, and not in turn: equal rows of a task go together. Partitions that are added
+    number of its task, and not in turn: equal rows of a task go together. Text that holds a sum of
+    floating-point numbers may be another one then, which is not noticed. Partitions that are added
     after the call get no rows.
 
         shuffle_by_partition(df, root, "paid").write.format("txnlog")...
