@@ -76,8 +76,9 @@ def check(
         print(check(spark, "s3://bucket/store"))
 
     It creates two topics, a group and a transactional id, all named ``txnlog-check-...``, and
-    removes them again. It tries a write, a read, a stream (from Spark 4.2 on), and a transaction
-    that reads, writes and moves the group, on the executors as well.
+    removes them again, which takes a maintainer's rights (docs/DEPLOYMENT.md). It tries a write, a
+    read, a stream (from Spark 4.2 on), and a transaction that reads, writes and moves the group, on
+    the executors as well.
 
     Args:
         spark: the session whose executors must reach the store.
