@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 import weakref
 from collections import Counter
 from pathlib import Path
@@ -81,11 +82,20 @@ class Passing:
         return held_sizes(self.store, self.transactional, self.plain, self.consumer)
 
 
+def handles() -> dict[str, int]:
+    """What the process holds of the operating system's, but for its memory."""
+    gc.collect()
+    return {"threads": threading.active_count(), "descriptors": len([*Path("/dev/fd").iterdir()])}
+
+
 @pytest.mark.parametrize("on_disk", [False, True], ids=["heap", "disk"])
 def test_what_is_remembered_does_not_follow_the_names_that_have_passed(
     clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_disk: bool
 ) -> None:
-    """No container of any of the library's objects grows; found by walking through all of them."""
+    """No container of any of the library's objects grows; found by walking through all of them.
+
+    Nor do its threads and open files, give or take a few.
+    """
     settle_early(monkeypatch)
     monkeypatch.setattr(recent, "KEPT", 3)
     monkeypatch.setattr(settlement, "_MOST_REMEMBERED", 3)
@@ -96,10 +106,11 @@ def test_what_is_remembered_does_not_follow_the_names_that_have_passed(
     passing = Passing(attach(storage, create=True, clock=clock, config=config), clock)
     for number in range(TURNS):
         passing.turn(number)
-    before = passing.sizes()
+    before, held = passing.sizes(), handles()
     for number in range(TURNS, 2 * TURNS):
         passing.turn(number)
     after = passing.sizes()
+    assert {what: count for what, count in handles().items() if count - held[what] > 3} == {}
     assert sum(after.values()) > 100
     grown = {
         path: (before[path], size)
@@ -112,9 +123,10 @@ def test_what_is_remembered_does_not_follow_the_names_that_have_passed(
 
 
 def process_sizes(passing: Passing, heap: HeapStorage) -> dict[str, int]:
-    """What a process holds: bytes of Arrow, objects that the collector knows, containers.
+    """What a process holds: threads, bytes of Arrow, objects that the collector knows, containers.
 
-    Not the store, which lies in the same memory: it keeps logs of names that have passed.
+    Not the store, which lies in the same memory: it keeps logs of names that have passed. So the
+    memory of the whole process tells nothing.
     """
     gc.collect()
     sizes = passing.sizes()
@@ -122,7 +134,7 @@ def process_sizes(passing: Passing, heap: HeapStorage) -> dict[str, int]:
         del sizes[path]
     stored = len(heap._folders) + len(heap._sorted) + len(heap._unsynced)
     objects = len(gc.get_objects()) - stored
-    return {"arrow": pa.total_allocated_bytes(), "objects": objects, **sizes}
+    return {"arrow": pa.total_allocated_bytes(), "objects": objects, **sizes, **handles()}
 
 
 @pytest.mark.slow
@@ -182,7 +194,8 @@ def test_a_process_does_not_grow(clock: VirtualClock, monkeypatch: pytest.Monkey
     _, before, after = thirds
     assert before["arrow"] > 0
     grown = {path: (before.get(path, 0), size) for path, size in after.items()}
-    few = {"arrow": 1 << 20}  # bytes, of a few manifests and batches; else elements
+    # Of Arrow bytes, of a few manifests and batches; else elements.
+    few = {"arrow": 1 << 20, "threads": 3, "descriptors": 3}
     assert {p: of for p, of in grown.items() if of[1] > 1.2 * of[0] + few.get(p, 50)} == {}
     assert after["objects"] < 1.02 * before["objects"]
     consumer.close()
