@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -28,6 +29,9 @@ _TASKS = 4
 """The number of tasks if the number of cores is unknown: through Spark Connect."""
 _MOST_TASKS = 32
 _STREAM_S = 300
+_REDACTION = "spark.sql.redaction.options.regex"
+_NOT_SEEN_AS_SECRET = re.compile("(?i)account_key|connection_string|passphrase|SSECustomerKey")
+"""Credentials that Spark shows: neither names nor values are of those that it hides by itself."""
 _WORKER = "host string, python string, version string, store string, error string"
 
 
@@ -119,14 +123,21 @@ def check(
     if tried.has_created:
         succeeds("all of it is removed again", tried.remove)
     found = SetUpCheck(tuple(steps))
-    return replace(found, advice=tuple(_advice(spark))) if found.ok else found
+    return replace(found, advice=tuple(_advice(spark, tried.options))) if found.ok else found
 
 
-def _advice(spark: SparkSession) -> Iterator[str]:
+def _advice(spark: SparkSession, options: Mapping[str, str]) -> Iterator[str]:
     if spark.conf.get(BATCH_BYTES, None) is None:
         yield (
             f"set {BATCH_BYTES} to {UNBOUNDED} if rows are smaller than 10 kB: writes outside "
             "of transactions are up to twice as fast (docs/SPARK.md, Tuning a write)"
+        )
+    shown = [n for n, value in options.items() if _NOT_SEEN_AS_SECRET.search(f"{n} {value}")]
+    if shown and spark.conf.get(_REDACTION, None) is None:
+        yield (
+            f"set {_REDACTION} to (?i)url|^storage[.] for the driver: Spark "
+            f"shows {', '.join(sorted(shown))} in plain text in the plans of SQL views, and so in "
+            "the event log (docs/SPARK.md, Credentials)"
         )
 
 
@@ -150,7 +161,7 @@ class _Round:
         self._spark = spark
         self._store = store
         self._storage_options = storage_options  # secrets among them
-        self._options = store_options(store, storage_options)
+        self.options = store_options(store, storage_options)
         self._name = f"txnlog-check-{store.logs.clock.token()}"
         self._topics = (f"{self._name}-in", f"{self._name}-out")
         self.has_created = False
@@ -193,16 +204,16 @@ class _Round:
     def write(self) -> None:
         rows = self._spark.range(0, RECORDS, 1, self._tasks)
         frame = rows.selectExpr("string(id) AS key", "string(id) AS value")
-        options = {**self._options, "topic": self._topics[0]}
+        options = {**self.options, "topic": self._topics[0]}
         frame.write.format("txnlog").options(**options).mode("append").save()
 
     def read(self) -> None:
-        options = {**self._options, "subscribe": self._topics[0]}
+        options = {**self.options, "subscribe": self._topics[0]}
         found = self._spark.read.format("txnlog").options(**options).load()
         self._expect(found.selectExpr("sum(int(string(value)))").collect()[0][0])
 
     def stream(self) -> None:
-        options = {**self._options, "subscribe": self._topics[0], "startingOffsets": "earliest"}
+        options = {**self.options, "subscribe": self._topics[0], "startingOffsets": "earliest"}
         frame = self._spark.readStream.format("txnlog").options(**options).load()
         # Nothing is written, so Spark needs no place for a checkpoint.
         query = frame.writeStream.format("noop").trigger(availableNow=True).start()

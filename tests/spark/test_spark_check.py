@@ -13,12 +13,13 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.packaging.environments import OPTIONS_REDACTION
 from tests.spark.stream_helpers import READS_STREAMS
 from txnlog import Store
 from txnlog.admin.groups import GroupAdmin
 from txnlog.spark import CheckStep, SetUpCheck, check, registration
 from txnlog.spark.registration import _archive_on_path, _take_this_python
-from txnlog.spark.setup_check import _problem
+from txnlog.spark.setup_check import _advice, _problem
 
 
 def test_a_set_up_that_works_is_found_to(spark: SparkSession, store: Store) -> None:
@@ -48,6 +49,39 @@ def test_advice_is_for_those_who_have_not_decided(spark: SparkSession, store: St
     finally:
         spark.conf.unset(name)
     assert (found.ok, found.advice) == (True, ())
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("storage.account_key", "hush"),
+        ("storage.connection_string", "AccountName=a;AccountKey=hush"),
+        ("storage.passphrase", "hush"),
+        ("storage.s3_additional_kwargs", '{"SSECustomerKey":"hush"}'),
+    ],
+    ids=["azure", "azure-string", "sftp", "sse-c"],
+)
+def test_credentials_that_spark_shows_are_told_of_until_they_are_hidden(
+    spark: SparkSession, option: str, value: str
+) -> None:
+    """In the plan that makes a view, which goes into the event log."""
+    name = "spark.sql.redaction.options.regex"
+    given = f"(path '/s', subscribe 't', `{option}` '{value}')"
+    statement = f"EXPLAIN EXTENDED CREATE TEMPORARY VIEW v USING txnlog OPTIONS {given}"
+
+    def looked() -> tuple[bool, list[str]]:
+        [[shown]] = spark.sql(statement).collect()
+        advice = [one for one in _advice(spark, {option: value}) if name in one]
+        return "hush" in shown, advice
+
+    shown, [advice] = looked()
+    assert shown
+    assert (OPTIONS_REDACTION in advice, f"shows {option} in plain text" in advice) == (True, True)
+    spark.conf.set(name, OPTIONS_REDACTION)
+    try:
+        assert looked() == (False, [])
+    finally:
+        spark.conf.unset(name)
 
 
 def test_what_is_wrong_is_said(spark: SparkSession, tmp_path: Path) -> None:
