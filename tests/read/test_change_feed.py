@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.admin.compacted_topics import compact
 from tests.support.steps import another, checkpoint
-from txnlog import ChangeFeed, Snapshot, Store
+from txnlog import ChangeFeed, Scan, Snapshot, Store
 from txnlog.errors import InvalidOption, OffsetOutOfRange, SnapshotExpired
 from txnlog.names import TopicPartition
 from txnlog.read import changed_rows
@@ -50,7 +50,7 @@ def put(store: Store, *rows: tuple[int, str | None, int | None]) -> None:
         producer.send_batch("people", pa.table(table))
 
 
-def rows(feed: ChangeFeed) -> list[tuple[Any, ...]]:
+def rows(feed: ChangeFeed | Scan) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in feed.to_arrow().to_pylist()]
 
 
@@ -210,6 +210,30 @@ def test_rows_that_retention_deleted_are_an_error(
     put(store, (1, None, None))
     feed = store.changes("people", later, columns=["_change", "age"], pre_images=True)
     assert rows(feed) == [("delete", 37)]
+
+
+@pytest.mark.parametrize("until", ["now", "a token"])
+def test_a_purge_since_is_an_error(store: Store, clock: VirtualClock, until: str) -> None:
+    """It takes deletes with it. Who begins with nothing, or what is left, misses none of them."""
+    made = store.snapshot("people").token()
+    put(store, (1, "Ada", 36), (2, "Bob", 1))
+    since, time_ms = store.snapshot("people").token(), clock.time_ms
+    clock.time_ms += 1000
+    put(store, (1, None, None))
+    end = None if until == "now" else store.snapshot("people").token()
+    store.maintenance.purge("people", [{"id": 1}])
+    with pytest.raises(SnapshotExpired, match=r"purged from topic 'people'.*go on from its token"):
+        store.changes("people", since, end, pre_images=True)
+    assert rows(store.changes("people", since, end, ["id"])) == []
+    columns = ["_change", "id"]
+    for begin in ("earliest", made):
+        feed = store.changes("people", begin, end, columns, pre_images=True)
+        assert rows(feed) == [("insert", 2)]
+    later = store.snapshot("people").token()
+    put(store, (1, "Ada", 37))
+    for begin_at in (time_ms, later):
+        feed = store.changes("people", begin_at, None, columns, pre_images=True)
+        assert rows(feed) == [("insert", 1)]
 
 
 @pytest.mark.parametrize("start", [0, 3])

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from txnlog.errors import SnapshotExpired
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.snapshot_token import SnapshotToken
 from txnlog.read.time_travel import added_since, pinned_offsets
@@ -36,10 +37,16 @@ def ranges_since(view: TopicView, token: SnapshotToken) -> ChangedRanges:
     """The ranges of what a view has and a token's snapshot lacks.
 
     Raises what :func:`added_since` does. OffsetOutOfRange: also if records were deleted that the
-    token's snapshot had.
+    token's snapshot had. SnapshotExpired: keys were purged since, and the snapshot had records.
     """
     pinned = pinned_offsets(token, view.topic, view.topic_id)
     starts = added_since(view, token)
+    if view.purge_end > pinned.next_entry and pinned.starts != pinned.ends:
+        raise SnapshotExpired(
+            f"keys were purged from topic {view.topic!r} since the moment at which the changes "
+            "begin: what was done to their rows is not known any more. Take a snapshot with "
+            "latest=True, and go on from its token"
+        )
     return changed_ranges(
         view, starts, view.end_offsets, first=pinned.starts, entry=pinned.next_entry
     )
