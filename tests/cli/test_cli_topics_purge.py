@@ -118,6 +118,34 @@ def test_no_keys(told: Path, tmp_path: Path, topic: str) -> None:
         assert "no file of the topic holds" in done.err
 
 
+def test_lines_that_are_not_what_they_seem(told: Path, tmp_path: Path) -> None:
+    """An empty line is no key, nor do editors' marks belong to one; as JSON lines all are keys."""
+    with txnlog.open(str(told)).producer() as producer:
+        producer.send("said", "a word", "")
+    purge = ("topics", "purge", "said", "--store", told, "--yes", "-o", "json", "--keys", "-")
+    for lines, why in ((b"ann\r\n", "carriage return"), (b"\xef\xbb\xbfann\n", "byte order mark")):
+        refused = cli(*purge, stdin=lines)
+        assert refused.code == 2
+        assert why in refused.err
+    assert rows(cli(*purge, stdin=b"\nann\n\n"))[0]["record_count"] == 2
+    keys = txnlog.open(str(told)).scan("said").to_arrow()["key"].to_pylist()
+    assert keys == [b"bob", b"cy", b""]
+    assert rows(cli(*purge, "-i", "jsonl", stdin=b'{"key": ""}\n'))[0]["record_count"] == 1
+
+
+def test_a_published_table_is_named(told: Path, tmp_path: Path) -> None:
+    """Nothing is found any more, and the table may show it nevertheless."""
+    store = txnlog.open(str(told))
+    place = f"delta:{tmp_path}/table"
+    store.topics.alter("people", config={"table.publish": place})
+    purge = ("topics", "purge", "people", "--store", told, "--yes", "--keys", "-", "-i", "jsonl")
+    for number in (1, 1000):
+        done = cli(*purge, stdin=b'{"id": %d}' % number)
+        assert f"published as {place}, which shows such records until" in done.err
+    assert store.maintenance.purge("people", [{"id": 1}], dry_run=True).published == place
+    assert "published as" not in cli(*purge[:2], "said", *purge[3:], stdin=b'{"key": "ann"}').err
+
+
 def test_too_many_keys(told: Path, tmp_path: Path) -> None:
     """They are not all read first."""
     keys = tmp_path / "keys.txt"

@@ -78,7 +78,9 @@ class PurgeReport:
     meanwhile: they were not looked at. ``waiting_files`` hold nothing that a reader who begins now
     is given, but are not deleted yet: segments, and copies of them that a catalog has put.
     ``old_copies`` are those that roots of a store with replicas had when they were put out, such as
-    'r1-0', if there are such files in them, or if their roots do not answer.
+    'r1-0', if there are such files in them, or if their roots do not answer. ``published`` is the
+    topic's ``table.publish``: that table shows such records until it is published again, and its
+    older versions longer. What was published by hand is not known, and standbys follow later.
     """
 
     topic: str
@@ -86,6 +88,7 @@ class PurgeReport:
     undecided_count: int
     waiting_files: int
     old_copies: tuple[str, ...] = ()
+    published: str = ""
 
 
 def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) -> PurgeReport:
@@ -130,7 +133,8 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
     waiting_files, old_copies = _waiting_files(logs, topic)
     if not dry_run and (done or waiting_files):
         _put_purged(logs, topic, view.topic_id)
-    return PurgeReport(topic, found, undecided, waiting_files, old_copies)
+    published = TopicConfig.of(view.config).table_publish
+    return PurgeReport(topic, found, undecided, waiting_files, old_copies, published)
 
 
 def _put_purged(logs: Logs, topic: str, topic_id: str) -> None:

@@ -53,7 +53,8 @@ def purge_keys(
     """Delete every record of some keys for good, tombstones too.
 
     It does so whatever the settings of the topic are; other records keep their offsets. FILE has a
-    key a line, or records with these keys, in the forms that `records write` takes.
+    key a line, empty ones are skipped; or records with these keys, in the forms that `records
+    write` takes.
 
     The old files stay for readers that are at work, for file.delete.delay.ms; then `maintain`
     deletes them. Run it again to see whether any is left. Asks first on a terminal; elsewhere it
@@ -94,9 +95,17 @@ def _say_what_is_left(report: PurgeReport) -> None:
             f"{', '.join(report.old_copies)}; `txnlog replicas forget` deletes it when the root "
             "is back in sync"
         )
+    if report.published:
+        warn(
+            f"the topic is published as {report.published}, which shows such records until that "
+            "is done again (`txnlog maintain --publish`), and in its older versions"
+        )
     is_left = report.undecided_count or report.waiting_files or report.old_copies
     if not (report.partitions or is_left):
-        warn("no file of the topic holds a record of these keys")
+        warn(
+            "no file of the topic holds a record of these keys; standbys, and tables published by "
+            "hand, may until they follow"
+        )
 
 
 def _read_keys(store: Store, topic: str, path: Path, input_format: InputFormat | None) -> pa.Table:
@@ -117,7 +126,7 @@ def _read_keys(store: Store, topic: str, path: Path, input_format: InputFormat |
         with open(sys.stdin.fileno() if is_stdin else path, "rb", closefd=not is_stdin) as stream:
             for batch in records.read(stream):
                 if chosen is InputFormat.LINES:
-                    batch = pa.RecordBatch.from_arrays([batch.column("value")], names=["key"])
+                    batch = _keys_in_lines(batch.column("value"), path)
                 missing = [name for name in names if name not in batch.schema.names]
                 if missing:
                     raise typer.BadParameter(f"--keys {path} has no column {missing[0]!r}")
@@ -133,3 +142,22 @@ def _read_keys(store: Store, topic: str, path: Path, input_format: InputFormat |
     if not batches:
         return pa.table({name: [] for name in names})
     return pa.Table.from_batches(batches)
+
+
+def _keys_in_lines(lines: pa.Array, path: Path) -> pa.RecordBatch:
+    """A key of each line that is not empty. Raises BadParameter: they are not what they seem."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for found, what in (
+        (pc.ends_with(lines, b"\r"), "a carriage return ends a line, as on Windows"),
+        (pc.starts_with(lines, b"\xef\xbb\xbf"), "a line begins with a byte order mark"),
+    ):
+        if pc.any(found).as_py():
+            raise typer.BadParameter(
+                f"--keys {path}: {what}: save the file without, or give keys that are so as "
+                "--input jsonl"
+            )
+    return pa.RecordBatch.from_arrays(
+        [lines.filter(pc.greater(pc.binary_length(lines), 0))], names=["key"]
+    )
