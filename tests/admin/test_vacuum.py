@@ -21,10 +21,12 @@ from tests.support.steps import (
 )
 from txnlog import TopicPartition
 from txnlog.errors import (
+    CorruptEntry,
     InvalidOption,
     OffsetOutOfRange,
     StorageError,
 )
+from txnlog.metric import Metric
 from txnlog.results import FileDeletion, FileRetirement, MaintenanceFailure
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
@@ -218,15 +220,53 @@ def test_what_an_earlier_topic_of_the_name_has_left(
 def test_without_a_log_nothing_is_deleted(
     store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
-    """It may be lost, and what is left be all there is. Whoever asks for the topic is told."""
+    """It may be lost, and what is left be all there is. That is told once the files are old.
+
+    Before, an import may be on its way. One that makes the topic gives them the delay once more.
+    """
     orphans = put_orphan(heap, topic="lost")
-    clock.time_ms += 10 * WEEK_MS
+    clock.time_ms += WEEK_MS - 1
     assert maintain(store) == []
-    (failure,) = store.maintain("lost")
+    clock.time_ms += 1
+    (failure,) = store.maintain()
     assert isinstance(failure, MaintenanceFailure)
     assert (failure.part, failure.topic) == ("vacuum", "lost")
-    assert "lost" in str(failure.error)
-    assert data_files(heap) == orphans
+    assert "topics/lost/log has no entry" in str(failure.error)
+    clock.time_ms += 10 * WEEK_MS
+    store.topics.create("lost", config={"file.delete.delay.ms": 0})
+    for _ in range(2):
+        assert maintain(store) == []
+        clock.time_ms += WEEK_MS // 2
+        assert data_files(heap) == orphans
+    assert reasons(maintain(store)) == ["never placed"]
+
+
+def test_a_lost_log_is_told_by_the_manifests_beside_it(
+    store: Store, heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """By everything that reads the topic; none is made in its place, which would end its data."""
+    with store.producer() as producer:
+        for _ in range(600):
+            producer.send("t", b"x")
+            producer.flush()
+    heap.delete([path for path, _ in heap.list_all("topics/t/log")])
+    before = data_files(heap)
+    assert any("/manifests/" in path for path in before)
+    with pytest.raises(CorruptEntry, match=r"topics/t/log has no entry.*the log is lost"):
+        another(store).topics.create("t")
+    with pytest.raises(CorruptEntry, match="the log is lost"):
+        append(another(store), b"y")
+    assert another(store).topics.list() == ["t"]
+    clock.time_ms += 10 * WEEK_MS
+    failed = another(store).maintain()
+    assert {step.topic for step in failed if isinstance(step, MaintenanceFailure)} == {"t"}
+    unreadable = {
+        step.labels.get("kind"): step.value
+        for step in another(store).metrics().with_errors()
+        if isinstance(step, Metric) and step.name == "txnlog_unreadable"
+    }
+    assert unreadable["topic"] == 1
+    assert data_files(heap) == before
 
 
 def test_aborted_and_undecided_records_are_referred_to(

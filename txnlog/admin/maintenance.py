@@ -191,7 +191,7 @@ class Maintenance:
         try:
             yield from vacuum_topic(logs, topic, ages, self._orphan_age_ms, dry_run=self._dry_run)
         except UnknownTopicOrPartition:
-            # An import that never got that far; or the log is lost, then everything else stays.
+            # An import that has not got that far, or a folder with nothing in it.
             if self._topics is not None:
                 raise
 

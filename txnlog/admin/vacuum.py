@@ -24,7 +24,13 @@ from txnlog.admin.live_segments import (
     rewritten_files,
 )
 from txnlog.config import DAY_MS, TopicConfig, check_whole_number
-from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnknownTopicOrPartition
+from txnlog.errors import (
+    CorruptEntry,
+    InvalidOption,
+    ObjectNotFound,
+    StorageError,
+    UnknownTopicOrPartition,
+)
 from txnlog.inspect.leftovers import file_age_ms, list_loose_files
 from txnlog.log.open_logs import Logs
 from txnlog.log.retired_segments import Note, Retired, put_notes, read_notes
@@ -125,8 +131,8 @@ def vacuum_topic(
 
     Yields the results. Deletes nothing if the topic's log holds no entry: it may be lost.
 
-    Raises UnknownTopicOrPartition; CorruptEntry before anything is deleted; StorageError: some of
-    it may be done, and a later call goes on.
+    Raises UnknownTopicOrPartition; CorruptEntry before anything is deleted, also if a log without
+    entries has old files beside it; StorageError: some of it may be done, and a later call goes on.
     """
     storage = logs.storage
     # In this order: a noted file is listed if it exists, and a segment that was placed before its
@@ -137,6 +143,14 @@ def vacuum_topic(
     log = Logs(storage, logs.config, logs.clock).topic(topic)
     _refresh(log, dry_run=dry_run)
     if log.next_entry == 0:
+        paths = [path for of_it in files.values() for _, path, _ in of_it]
+        if any(ages.reached(path, orphan_age_ms) for path in paths):
+            raise CorruptEntry(
+                f"{log.log.folder} has no entry, though {names.topic_data_folder(topic)} has files "
+                "that are older than the orphan age: none was deleted. If the log is lost, restore "
+                "its folder from a backup; if an import of the topic was killed, run it again, or "
+                "delete the files"
+            )
         raise UnknownTopicOrPartition(
             f"topic {topic!r} does not exist and never existed, or its log is lost; none of its "
             "files was deleted"
@@ -341,7 +355,13 @@ class _Run:
         self._choose_from_found()
 
     def _find_old(self, keys: Sequence[FileKey]) -> list[FileKey]:
-        """The segments whose files have all reached the orphan age."""
+        """The segments whose files have all reached the orphan age, and the topic itself too.
+
+        Files that are older than their topic may be all that is left of a topic with a lost log.
+        """
+        state, now_ms = self._state, self._ages.now_ms
+        if state.exists and now_ms and now_ms - state.created_at_ms < self._orphan_age_ms:
+            return []
         paths = [(key, path) for key in keys for _, path, _ in self._files[key]]
         ages, age_ms = self._ages, self._orphan_age_ms
         old = ages.storage.gather([partial(ages.reached, path, age_ms) for _, path in paths])

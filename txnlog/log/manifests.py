@@ -130,6 +130,11 @@ class Manifests:
                 continue  # superseded since, so there is a newer one
         raise CorruptEntry(f"{self.folder} shows lists that cannot be read; try again later")
 
+    def has_list(self) -> bool:
+        """Whether a list was ever read: whoever begins with a log looks for one first."""
+        with self._lock.mutex:
+            return self._list is not None
+
     def log_start_offsets(self) -> dict[int, int]:
         """By partition, the offset below which the newest list read may lack segments."""
         with self._lock.mutex:

@@ -405,6 +405,12 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
     def refresh(self) -> None:
         with self.lock:
             super().refresh()
+            if not self._state.next_entry and self.manifests.has_list():
+                raise CorruptEntry(
+                    f"{self.log.folder} has no entry, though {self.manifests.folder} names what "
+                    f"topic {self.name!r} holds: the log is lost. Restore its folder from a "
+                    f"backup, or move {names.topic_folder(self.name)} away to give the topic up"
+                )
             if len(self._state.recent) > ADOPT_AFTER and not self._held_back():
                 try:
                     newest = self.manifests.newest()
