@@ -443,6 +443,48 @@ def test_an_import_into_a_deleted_topic_is_on_its_way(
     assert len(data_files(heap)) == 3
 
 
+class OneStays(ForwardingStorage):
+    """One object cannot be deleted; as everywhere the others are, before that is told."""
+
+    stuck = ""
+
+    def delete(self, names: Iterable[str]) -> None:
+        doomed = [*names]
+        self.inner.delete([name for name in doomed if name != self.stuck])
+        if self.stuck in doomed:
+            raise StorageError(f"deleting {self.stuck} failed: Permission denied")
+
+
+def test_one_file_that_cannot_be_deleted_keeps_nothing_behind_it(
+    store: Store, heap: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither in its own batch nor in the next, nor what comes after segments, run after run.
+
+    What can still be opened keeps its transaction index.
+    """
+    monkeypatch.setattr("txnlog.admin.vacuum._PER_DELETION", 2)
+    store.topics.alter("t", config={"record.format": "kafka", "file.delete.delay.ms": 0})
+    for value in (b"a", b"b", b"c", b"d", b"e"):
+        append(store, value)
+    segments = [path for path in data_files(heap) if path.endswith(".log")]
+    for path in segments:
+        heap.put(path.replace(".log", ".txnindex"), b"")
+    heap.put("topics/t/proposals/left", b"{}")
+    clock.time_ms += 2 * WEEK_MS
+    store.topics.delete_records({T0: 5})
+    stuck = OneStays(heap)
+    stuck.stuck = segments[1]
+    for _ in range(2):
+        failure = another(store, stuck).maintain("t")[-1]
+        assert isinstance(failure, MaintenanceFailure)
+        assert "Permission denied" in str(failure.error)
+    left = [path for path in data_files(heap) if "/retired/" not in path]
+    assert left == [segments[1], segments[1].replace(".log", ".txnindex")]
+    stuck.stuck = ""
+    assert reasons(another(store, stuck).maintain()) == ["deleted records"]
+    assert data_files(heap) == []
+
+
 @pytest.mark.parametrize("age_ms", [0, DAY_MS - 1, 1.5, True])
 def test_an_orphan_age_below_a_day_is_refused(store: Store, age_ms: int) -> None:
     with pytest.raises(InvalidOption, match="orphan age"):

@@ -726,3 +726,14 @@ def test_what_is_taken_over_is_synced_before_it_is_told(
     assert target.take_over("f/x", source)
     wanted = ("b/f/x", "b/f", "b")
     assert {(tmp_path / one).stat().st_ino for one in wanted} <= synced
+
+
+def test_what_cannot_be_deleted_keeps_nothing_else(tmp_path: Path) -> None:
+    """Neither what comes before it nor what comes behind; it is told when the others are gone."""
+    storage = LocalStorage(str(tmp_path))
+    for name in ("f/a", "f/b/in the way", "f/c", "g/d"):
+        storage.put(name, b"x")
+    with pytest.raises(StorageError, match=r"deleting .*/f/b failed"):
+        storage.delete(["f/a", "f/b", "f/c", "g/d"])
+    assert [name for name, _ in storage.list_all("")] == ["f/b/in the way"]
+    assert not (tmp_path / "g").exists()

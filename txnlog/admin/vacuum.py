@@ -161,19 +161,27 @@ def vacuum_topic(
     topic_id = state.topic_id
     run.judge(placed_files(topic, state))
     note = partial(put_notes, storage, logs.clock, topic, topic_id)
+    failed: list[StorageError] = []
+    if not dry_run:  # first: on a full disk no note can be put
+        _delete_segments(storage, [files[key] for key in run.due], failed)
     if run.found_now and not dry_run:
         run.notes += note(sorted(run.found_now), "candidate")
         # A segment placed before the note was put shows now; a later writer sees the note.
         _refresh(log, dry_run=dry_run)
         run.judge_again(log.whole_segments())
         run.notes += note(sorted(run.found_now), "unplaced")
+    chosen = run.choose_from_found()
     if not dry_run:
-        _delete_segments(storage, [files[key] for key in run.due])
-        _delete_batches(storage, run.finished_notes())
+        _delete_segments(storage, [files[key] for key in chosen], failed)
+        if failed:
+            run.due.clear()  # of which some may be left, with the notes that name them
+        _delete_batches(storage, run.finished_notes(), failed)
     yield from run.results()
-    yield from _vacuum_manifests(log, ages, orphan_age_ms, dry_run=dry_run)
-    proposals = names.topic_proposals(topic)
-    yield from delete_old(storage.list_all(proposals), topic, ages, orphan_age_ms, dry_run=dry_run)
+    yield from _vacuum_manifests(log, ages, orphan_age_ms, failed, dry_run=dry_run)
+    found = storage.list_all(names.topic_proposals(topic))
+    yield from delete_old(found, topic, ages, orphan_age_ms, failed, dry_run=dry_run)
+    if failed:
+        raise failed[0]
 
 
 def _refresh(log: TopicLog, *, dry_run: bool) -> None:
@@ -184,7 +192,7 @@ def _refresh(log: TopicLog, *, dry_run: bool) -> None:
 
 
 def _vacuum_manifests(
-    log: TopicLog, ages: Ages, orphan_age_ms: int, *, dry_run: bool
+    log: TopicLog, ages: Ages, orphan_age_ms: int, failed: list[StorageError], *, dry_run: bool
 ) -> Iterator[FileDeletion]:
     """Delete the manifests that the newest list of a topic does not need. Yields the results."""
     storage, manifests = ages.storage, log.manifests
@@ -205,9 +213,7 @@ def _vacuum_manifests(
     superseded, loose = manifests.leftovers(sizes, exists, dry_run=dry_run)
     old = storage.gather([partial(ages.reached, path, orphan_age_ms) for path in loose])
     doomed = [*superseded, *(path for path, is_old in zip(loose, old, strict=True) if is_old)]
-    if doomed:
-        if not dry_run:
-            _delete_batches(storage, doomed)
+    if doomed and (dry_run or _delete_batches(storage, doomed, failed)):
         size_bytes = sum(sizes[path] for path in doomed)
         yield FileDeletion(log.name, "superseded", size_bytes, tuple(sorted(doomed)))
 
@@ -220,13 +226,21 @@ def vacuum_loose_files(
     Raises StorageError.
     """
     found = ((path, size_bytes) for _, path, size_bytes in list_loose_files(storage))
-    yield from delete_old(found, None, ages, orphan_age_ms, dry_run=dry_run)
-    yield from _vacuum_tables(storage, ages, orphan_age_ms, dry_run=dry_run)
+    failed: list[StorageError] = []
+    yield from delete_old(found, None, ages, orphan_age_ms, failed, dry_run=dry_run)
+    yield from _vacuum_tables(storage, ages, orphan_age_ms, failed, dry_run=dry_run)
     yield from _abort_old_uploads(storage, ages, orphan_age_ms, dry_run=dry_run)
+    if failed:
+        raise failed[0]
 
 
 def _vacuum_tables(
-    storage: Storage, ages: Ages, orphan_age_ms: int, *, dry_run: bool
+    storage: Storage,
+    ages: Ages,
+    orphan_age_ms: int,
+    failed: list[StorageError],
+    *,
+    dry_run: bool,
 ) -> Iterator[FileDeletion]:
     """Delete what catalogs put for tables on days that ended so long ago.
 
@@ -239,9 +253,8 @@ def _vacuum_tables(
         if day is None or ages.now_ms < (day - _FIRST_DAY).days * DAY_MS + DAY_MS + orphan_age_ms:
             continue
         sizes = dict(storage.list_all(f"{names.TABLES}/{folder}"))
-        if not dry_run:
-            _delete_batches(storage, [*sizes])
-        yield FileDeletion(None, "left behind", sum(sizes.values()), tuple(sorted(sizes)))
+        if dry_run or _delete_batches(storage, [*sizes], failed):
+            yield FileDeletion(None, "left behind", sum(sizes.values()), tuple(sorted(sizes)))
 
 
 def _abort_old_uploads(
@@ -274,18 +287,18 @@ def delete_old(
     topic: str | None,
     ages: Ages,
     orphan_age_ms: int,
+    failed: list[StorageError] | None = None,
     *,
     dry_run: bool,
 ) -> Iterator[FileDeletion]:
-    """Delete those leftover files that are old enough."""
+    """Delete those leftover files that are old enough. What fails is added to ``failed``."""
     sizes = dict(found)
     old = ages.storage.gather([partial(ages.reached, path, orphan_age_ms) for path in sizes])
     doomed = tuple(path for path, is_old in zip(sizes, old, strict=True) if is_old)
     if not doomed:
         return
-    if not dry_run:
-        _delete_batches(ages.storage, doomed)
-    yield FileDeletion(topic, "left behind", sum(sizes[path] for path in doomed), doomed)
+    if dry_run or _delete_batches(ages.storage, doomed, failed):
+        yield FileDeletion(topic, "left behind", sum(sizes[path] for path in doomed), doomed)
 
 
 _File = tuple[str, str, int]
@@ -352,7 +365,6 @@ class _Run:
             elif (reason := noted[key]) is not None:
                 self.due[key] = reason
         self.found_now = {*self._find_old(unknown)}
-        self._choose_from_found()
 
     def _find_old(self, keys: Sequence[FileKey]) -> list[FileKey]:
         """The segments whose files have all reached the orphan age, and the topic itself too.
@@ -393,15 +405,14 @@ class _Run:
         """Drop from the findings segments that the log refers to, or has released just now."""
         self._state = state
         self._rewritten = rewritten_files(self._topic, state)
-        for key in self.found_now:
-            self.due.pop(key, None)
         self.found_now -= placed_files(self._topic, state) | self._kept()
-        self._choose_from_found()
 
-    def _choose_from_found(self) -> None:
-        for key in self.found_now:
-            if (reason := self._reason_of_orphan(key)) is not None:
-                self.due[key] = reason
+    def choose_from_found(self) -> Collection[FileKey]:
+        """Add to those that are due what was found and need not wait; returns these."""
+        reasons = ((key, self._reason_of_orphan(key)) for key in self.found_now)
+        chosen = {key: reason for key, reason in reasons if reason is not None}
+        self.due |= chosen
+        return chosen
 
     def _kept(self) -> set[FileKey]:
         """Files without records of the topic that are needed all the same."""
@@ -441,7 +452,9 @@ _IN_ORDER = (
 """A reader of a segment can do without its accelerators, but not its transaction index."""
 
 
-def _delete_segments(storage: Storage, segments: Sequence[Sequence[_File]]) -> None:
+def _delete_segments(
+    storage: Storage, segments: Sequence[Sequence[_File]], failed: list[StorageError]
+) -> None:
     """Delete the files of segments: one that can still be opened can be read correctly."""
     for first in range(0, len(segments), _PER_DELETION):
         some = segments[first : first + _PER_DELETION]
@@ -449,9 +462,27 @@ def _delete_segments(storage: Storage, segments: Sequence[Sequence[_File]]) -> N
             doomed = [
                 path for files in some for ending, path, _ in files if f".{ending}" in endings
             ]
-            _delete_batches(storage, doomed)
+            so_far = len(failed)
+            _delete_batches(storage, doomed, failed)
+            if SEGMENT_ENDING in endings and len(failed) > so_far:
+                some = [f for f in some if all(f".{ending}" not in endings for ending, _, _ in f)]
 
 
-def _delete_batches(storage: Storage, paths: Sequence[str]) -> None:
+def _delete_batches(
+    storage: Storage, paths: Sequence[str], failed: list[StorageError] | None = None
+) -> bool:
+    """Delete what can be deleted: one file that cannot be must not keep all behind it.
+
+    Returns whether all is deleted; what went wrong is added to ``failed``, or raised at the end.
+    """
+    errors: list[StorageError] = []
     for first in range(0, len(paths), _PER_DELETION):
-        storage.delete(paths[first : first + _PER_DELETION])
+        try:
+            storage.delete(paths[first : first + _PER_DELETION])
+        except StorageError as error:
+            errors.append(error)
+    if failed is None and errors:
+        raise errors[0]
+    if failed is not None:
+        failed += errors
+    return not errors

@@ -378,7 +378,10 @@ class Storage(ABC):
 
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; a missing one is not an error."""
+        """Delete objects; a missing one is not an error.
+
+        If one cannot be deleted, all others are before the error is raised: the first.
+        """
 
     def list_unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
         """Unfinished uploads below the root, neither closed nor discarded. Lazy.

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.storage.adapters.connected import ConnectedStorage
-from txnlog.storage.base import Upload, check_name, for_each, may_be_listed
+from txnlog.storage.base import Upload, check_name, may_be_listed
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.failure_messages import failure
 from txnlog.storage.spool import Spool
@@ -225,16 +225,12 @@ class HdfsStorage(ConnectedStorage[HdfsClient]):
             raise self._failure("confirming", name, error) from error
 
     def delete(self, names: Iterable[str]) -> None:
-        parents: set[str] = set()
-
-        def note_parents() -> Iterator[str]:
-            for name in names:
-                parents.add(name.rpartition("/")[0])
-                yield name
-
-        for _ in for_each(self, self._delete, note_parents()):
-            pass
-        self.gather(partial(self._prune, parent) for parent in parents)
+        doomed = [*names]
+        try:
+            self.gather(partial(self._delete, name) for name in doomed)
+        finally:
+            parents = {name.rpartition("/")[0] for name in doomed}
+            self.gather(partial(self._prune, parent) for parent in parents)
 
     def _delete(self, name: str) -> None:
         path, client = self._path(name), self.client

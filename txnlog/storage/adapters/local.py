@@ -20,7 +20,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Self
 
-from txnlog.errors import ObjectNotFound, UnsupportedFilesystem
+from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.adapters import inside
 from txnlog.storage.adapters.held_folders import HeldFolder, forget_let_go, hold_folder
 from txnlog.storage.adapters.inside import Inside, absolute, open_folder_above
@@ -207,6 +207,7 @@ class LocalStorage(Storage):
 
     def delete(self, names: Iterable[str]) -> None:
         parents: set[str] = set()
+        failed: StorageError | None = None
         for name in names:
             try:
                 with suppress(FileNotFoundError):
@@ -214,10 +215,15 @@ class LocalStorage(Storage):
             except NotADirectoryError:
                 continue  # a file stands where its folder would: it is not there
             except OSError as error:
-                raise failure("deleting", self.url, name, error) from error
+                if failed is None:  # to be raised once the others are deleted
+                    failed = failure("deleting", self.url, name, error)
+                    failed.__cause__ = error
+                continue
             parents.add(_folder_of(name))
         for parent in parents:
             self._prune(parent)
+        if failed is not None:
+            raise failed
 
     # -- reading ---------------------------------------------------------------------------------
 

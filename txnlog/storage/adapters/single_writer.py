@@ -237,14 +237,19 @@ class SingleWriterStorage(Storage):
             )
 
     def delete(self, names: Iterable[str]) -> None:
+        failed: StorageError | None = None
         for name in names:
             filesystem, path = self._locate(check_name(name))
             try:
                 filesystem.rm_file(path)
             except FileNotFoundError:
                 continue
-            except Exception as error:
-                raise self._failure("deleting", name, error) from error
+            except Exception as error:  # noqa: BLE001 - raised below
+                if failed is None:  # to be raised once the others are deleted
+                    failed = self._failure("deleting", name, error)
+                    failed.__cause__ = error
+        if failed is not None:
+            raise failed
 
 
 class _OneByOne:
