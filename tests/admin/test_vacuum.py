@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -483,6 +484,35 @@ def test_one_file_that_cannot_be_deleted_keeps_nothing_behind_it(
     stuck.stuck = ""
     assert reasons(another(store, stuck).maintain()) == ["deleted records"]
     assert data_files(heap) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_deletes_what_is_due(
+    store: Store, heap: HeapStorage, clock: VirtualClock, number: int
+) -> None:
+    """Though nothing can be put: neither an object for the time, nor a note of something else."""
+    append(store, b"a")
+    append(store, b"b")
+    store.topics.delete_records({T0: 1})
+    orphans = put_orphan(heap)
+    clock.time_ms += WEEK_MS
+    append(store, b"c")
+    clock.time_ms += 10 * WEEK_MS
+
+    def refuse(request: str) -> None:
+        if request.startswith("put"):
+            error = StorageError("no space left")
+            error.__cause__ = OSError(number, "no space left")
+            raise error
+
+    full = another(store, FaultyStorage(heap, before_request=refuse))
+    steps = full.maintain()
+    assert ("vacuum", "t") in [
+        (s.part, s.topic) for s in steps if isinstance(s, MaintenanceFailure)
+    ]
+    assert len([path for path in data_files(heap) if path.endswith(".log")]) == 3, "one is gone"
+    assert {*orphans} < {*data_files(heap)}
+    assert values(store) == [b"b", b"c"]
 
 
 @pytest.mark.parametrize("age_ms", [0, DAY_MS - 1, 1.5, True])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+from contextlib import suppress
 
+from txnlog import names
 from txnlog.clock import Clock
 from txnlog.errors import ObjectNotFound, StorageError
-from txnlog.storage.base import Storage
+from txnlog.log.named_folders import list_topics
+from txnlog.storage.base import Storage, for_each
 from txnlog.storage.probe import FOLDER
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 _logger = logging.getLogger(__name__)
 
@@ -15,10 +21,18 @@ _logger = logging.getLogger(__name__)
 def storage_time_ms(storage: Storage, clock: Clock) -> int | None:
     """The time by the storage's own clock: that of an object that is put and deleted again.
 
-    None if it reports no time. Raises StorageError.
+    It is empty, for which a full disk may have room. On one that has none a time that has passed
+    already: nothing else could ever be deleted there. None if it reports no time. Raises
+    StorageError.
     """
     path = f"{FOLDER}/{clock.token()}/now"
-    storage.put(path, b"now\n")
+    try:
+        storage.put(path, b"")
+    except StorageError as error:
+        if getattr(error.__cause__, "errno", None) not in _NO_SPACE:
+            raise
+        _logger.warning("%s; going by the newest entries of topics", error)
+        return _newest_entry_ms(storage)
     try:
         return storage.modified_ms(path)
     except ObjectNotFound:
@@ -28,6 +42,20 @@ def storage_time_ms(storage: Storage, clock: Clock) -> int | None:
             storage.delete([path])
         except StorageError as error:
             _logger.warning("%s was left behind: %s", path, error)
+
+
+def _newest_entry_ms(storage: Storage) -> int | None:
+    """When the newest file of all topics' logs was put; None if that is not told."""
+
+    def newest_of(topic: str) -> int | None:
+        folder = names.topic_log(topic)
+        for name in storage.list_names(folder)[-1:]:
+            with suppress(ObjectNotFound):  # cleaned up meanwhile
+                return storage.modified_ms(f"{folder}/{name}")
+        return None
+
+    found = for_each(storage, newest_of, list_topics(storage))
+    return max((at_ms for at_ms in found if at_ms is not None), default=None)
 
 
 class Times:
