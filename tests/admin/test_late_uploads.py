@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from tests.support.log.settling import settling_early
-from tests.support.steps import another, append, begin, maintain, reasons, upload
+from tests.support.steps import another, append, begin, maintain, reasons, upload, values
 from tests.support.storage.disturbed_storages import LosingStorage
 from txnlog import TopicPartition
 from txnlog.errors import CommitStateUnknown, StorageError, UploadExpired
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach
-from txnlog.testing import FaultyStorage, VirtualClock
+from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
 
 T0 = TopicPartition("t", 0)
 DAY_MS = 86_400_000
@@ -48,6 +48,47 @@ def test_a_note_is_enough_to_refuse_it(store: Store, clock: VirtualClock) -> Non
     assert [type(step).__name__ for step in maintain(store)] == ["FileDeletion", "FileRetirement"]
     with pytest.raises(UploadExpired):
         store.logs.topic("t").place(segments)
+
+
+class _Hidden(ForwardingStorage):
+    """The objects of some names can be listed, and not be read."""
+
+    hidden = ""
+    retriable = False
+
+    def get(self, name: str) -> bytes:
+        if name.endswith(self.hidden):
+            error = StorageError(f"reading {name} failed: Permission denied")
+            error.retriable = self.retriable
+            raise error
+        return self.inner.get(name)
+
+
+def test_a_note_that_cannot_be_read_refuses_only_older_uploads(
+    store: Store, heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """It may name those alone. Vacuum keeps it, goes on, and finds by age what it names."""
+    early = upload(store, b"early")
+    clock.time_ms += 1
+    append(store, b"a")
+    store.topics.delete_records({T0: 1})
+    late = upload(store, b"late")
+    clock.time_ms += DAY_MS
+    hidden = _Hidden(heap)
+    (hidden.hidden,) = heap.list_names("topics/t/retired")
+    hidden.retriable = True
+    with pytest.raises(StorageError, match="Permission denied"):
+        another(store, hidden).logs.topic("t").place(late)
+    hidden.retriable = False
+    with pytest.raises(StorageError, match="Permission denied"):
+        another(store, hidden).logs.topic("t").place(early)
+    another(store, hidden).logs.topic("t").place(late)
+    assert values(another(store)) == [b"late"]
+    for found in (["FileRetirement"], ["FileDeletion"], []):
+        clock.time_ms += WEEK_MS
+        steps = another(store, hidden).maintain()
+        assert [type(step).__name__ for step in steps] == found
+    assert heap.list_names("topics/t/retired") == [hidden.hidden]
 
 
 @pytest.mark.parametrize("in_transaction", [True, False])

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from tests.support.steps import append, begin, elsewhere, new_store, values
+from tests.support.steps import (
+    append,
+    begin,
+    begin_with,
+    elsewhere,
+    new_store,
+    stop_before_marking,
+    values,
+)
 from tests.support.storage.timed_storage import TimedStorage
-from txnlog.errors import CorruptTransactionState, ProducerFenced
+from txnlog.errors import CorruptTransactionState, ProducerFenced, StorageError
 from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
+from txnlog.results import TransactionEnd
+from txnlog.storage.base import Storage
+from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store
 from txnlog.testing import FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
@@ -58,6 +71,75 @@ def values_of_both(store: Store) -> list[list[bytes]]:
 
 BEHIND = [[b"behind it"], [b"behind it"]]
 BOTH = [[b"p", b"behind it"], [b"p", b"behind it"]]
+
+
+class _Refusing(ForwardingStorage):
+    """Some objects are listed, and cannot be read."""
+
+    def __init__(self, inner: Storage, refused: Sequence[str], *, retriable: bool = False) -> None:
+        super().__init__(inner)
+        self.refused, self.retriable = refused, retriable
+
+    def get(self, name: str) -> bytes:
+        if name in self.refused:
+            error = StorageError(f"reading {name} failed: it is archived")
+            error.retriable = self.retriable
+            raise error
+        return self.inner.get(name)
+
+    def get_many(self, names: Sequence[str]) -> list[bytes]:
+        return [self.get(name) for name in names]
+
+
+def test_a_state_that_the_storage_does_not_give_decides_nothing(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Readers stop before it, and nobody presumes an outcome, until an operator does."""
+    begin_everywhere(elsewhere(heap, clock))
+    storage = _Refusing(heap, states(heap)[-1:])
+    append_behind(elsewhere(storage, clock))
+    for _ in range(3):
+        clock.time_ms += 10 * TIMEOUT_MS
+        assert values_of_both(elsewhere(storage, clock)) == [[], []]
+    with pytest.raises(StorageError, match="archived"):
+        elsewhere(storage, clock).transactions.abort("p", reason="test")
+    ended = elsewhere(storage, clock).transactions.abort("p", reason="test", force=True)
+    assert ended.status == "CompleteAbort"
+    assert values_of_both(elsewhere(storage, clock)) == BEHIND
+
+
+def test_a_moments_failure_hides_nothing(heap: HeapStorage, clock: VirtualClock) -> None:
+    """What is committed shows, or the read fails; then it can be made again."""
+    producer = begin_everywhere(elsewhere(heap, clock))
+    stop_before_marking(producer)
+    producer.commit_transaction()
+    storage = _Refusing(heap, states(heap)[-1:], retriable=True)
+    with pytest.raises(StorageError, match="archived"):
+        values(elsewhere(storage, clock))
+    storage.refused = ()
+    assert values(elsewhere(storage, clock)) == [b"p"]
+
+
+@pytest.mark.parametrize("retriable", [False, True])
+def test_one_id_that_cannot_be_read_keeps_no_other_from_being_ended(
+    heap: HeapStorage, clock: VirtualClock, retriable: bool
+) -> None:
+    """It is told. If nothing can be read, that is told of a few, and the others are left."""
+    names = [f"p{number:02}" for number in range(12)]
+    for name in names:
+        begin_with(elsewhere(heap, clock), name, b"x")
+    clock.time_ms += 2 * TIMEOUT_MS
+    every = [path for path, _ in heap.list_all("transactions") if path.endswith(".json")]
+    one = [path for path in every if "/p00/" in path]
+    storage = _Refusing(heap, one, retriable=retriable)
+    steps = elsewhere(storage, clock).maintain()
+    ended = [step.transactional_id for step in steps if isinstance(step, TransactionEnd)]
+    assert ended == names[1:]
+    storage.refused = [path for path, _ in heap.list_all("transactions") if path.endswith(".json")]
+    steps = elsewhere(storage, clock).maintain()
+    assert len([s for s in steps if getattr(s, "part", None) == "transactional ids"]) == 10
+    with pytest.raises(StorageError, match="archived"):
+        elsewhere(storage, clock).transactions.expire_ids()
 
 
 @pytest.mark.condition(20)

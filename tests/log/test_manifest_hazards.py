@@ -91,7 +91,7 @@ def test_vacuum_of_a_deleted_topic_that_is_made_anew_meanwhile(
     store.topics.create("t", partitions=1)
     written = append_each(store, "new", 20)
     clock.time_ms += WEEK_MS
-    [*_vacuum_manifests(log, Ages(heap, clock.time_ms), WEEK_MS, dry_run=False)]
+    [*_vacuum_manifests(log, Ages(heap, clock.time_ms), WEEK_MS, [], dry_run=False)]
     assert missing(store) == set()
     assert values(another(store)) == written
 

@@ -14,7 +14,7 @@ from typing import Literal
 from txnlog.admin.times import Times
 from txnlog.clock import Moment
 from txnlog.config import check_whole_number
-from txnlog.errors import CorruptEntry, InvalidOption, ObjectNotFound, TxnlogError
+from txnlog.errors import CorruptEntry, InvalidOption, ObjectNotFound, StorageError, TxnlogError
 from txnlog.inspect.describe import describe_or_error
 from txnlog.log.group_log import GroupLog
 from txnlog.log.named_folders import list_groups
@@ -23,6 +23,9 @@ from txnlog.log.transaction_log import Head
 from txnlog.state.group import GroupState
 from txnlog.state.transaction import IDLE, Outcome, Status, TransactionState, expire
 from txnlog.storage.base import for_each
+
+_MOST_UNREAD = 10
+"""If so many ids cannot be read, the storage is away, or broken: the others are not asked for."""
 
 TellTimes = Callable[[], Times]
 """Asks the storage, at the latest when it is needed."""
@@ -81,9 +84,9 @@ def tend_ids(
     ``idle_ms`` takes the place of the store's ``transactional.id.expiration.ms``. With ``expires``
     false the logs of dead ids stay, too.
 
-    Yields each thing when it is done; the error of a transaction that could not be ended. A damaged
-    id is left out: it stays for inspection, and blocks no other. Raises StorageError: some of it
-    may be done.
+    Yields each thing when it is done; the error of a transaction that could not be ended, or of an
+    id that the storage does not give. A damaged id is left out: it stays for inspection, and blocks
+    no other. Raises StorageError: some of it may be done.
     """
     config = logs.config
     if idle_ms is None:
@@ -91,7 +94,14 @@ def tend_ids(
     check_whole_number(idle_ms, "older_than_ms", InvalidOption, least=0)
     ids = logs.transactions.ids()
     heads = for_each(logs.storage, partial(_head_since, logs), ids)
+    left = _MOST_UNREAD
     for since, head in heads:
+        if isinstance(head, StorageError):
+            left -= 1
+            if not left:
+                raise head
+            yield head
+            continue
         if head is None or isinstance(head, CorruptEntry):
             continue
         state = head.state
@@ -113,12 +123,14 @@ def tend_ids(
                 yield Expiry("transactional id", state.transactional_id)
 
 
-def _head_since(logs: Logs, transactional_id: str) -> tuple[Moment, Head | CorruptEntry | None]:
-    """The newest state, and since when it is known."""
+def _head_since(
+    logs: Logs, transactional_id: str
+) -> tuple[Moment, Head | CorruptEntry | StorageError | None]:
+    """The newest state, or why it cannot be read, and since when it is known."""
     since = logs.transactions.now()
     try:
         return since, logs.transactions.head(transactional_id)
-    except CorruptEntry as error:
+    except (CorruptEntry, StorageError) as error:
         return since, error
 
 

@@ -425,7 +425,8 @@ class _Run:
         return [
             note.path
             for note in self.notes
-            if note.retired is None or left.isdisjoint(note.retired.segments)
+            if note.unread is None
+            and (note.retired is None or left.isdisjoint(note.retired.segments))
         ]
 
     def results(self) -> Iterator[FileDeletion | FileRetirement]:

@@ -58,10 +58,11 @@ _DECODER = msgspec.json.Decoder(Retired)
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note that was found; ``retired`` is None if it is damaged."""
+    """A note that was found; ``retired`` is None if it is damaged, or ``unread``, and why."""
 
     path: str
     retired: Retired | None
+    unread: StorageError | None = None
 
 
 def put_notes(
@@ -103,6 +104,11 @@ def _read(storage: Storage, path: str) -> Note | None:
     except CorruptEntry as error:
         _logger.warning("%s; it says nothing any more", error)
         return Note(path, None)
+    except StorageError as error:
+        if error.retriable or type(error) is not StorageError:
+            raise
+        _logger.warning("%s; what it names is found by its age", error)
+        return Note(path, None, error)
 
 
 def check_history(storage: Storage, segments: Iterable[UploadedSegment]) -> None:
@@ -179,15 +185,30 @@ class UploadCheck:
 
     def _find_lost(self) -> Iterator[str]:
         # In this order: a note is deleted only when the files that it names are gone.
+        notes = read_notes(self._storage, self._topic)
         noted = {
-            tuple(key)
-            for note in read_notes(self._storage, self._topic)
-            for key in (note.retired.segments if note.retired else ())
+            tuple(key) for note in notes for key in (note.retired.segments if note.retired else ())
         }
         paths = self._paths
+        for note in notes:
+            if note.unread is not None and not self._is_before_uploads(note.path):
+                raise note.unread
         yield from (path for key, path in paths.items() if key in noted)
         there = self._storage.gather([partial(self._exists, path) for path in paths.values()])
         yield from (path for path, found in zip(paths.values(), there, strict=True) if not found)
+
+    def _is_before_uploads(self, note: str) -> bool:
+        """Whether a note is older than all of the files, and so can name none of them."""
+        asked = [note, *self._paths.values()]
+        try:
+            put_ms, *begun_ms = self._storage.gather(
+                [partial(self._storage.modified_ms, path) for path in asked]
+            )
+        except ObjectNotFound:
+            return False
+        return put_ms is not None and all(
+            at_ms is not None and put_ms <= at_ms for at_ms in begun_ms
+        )
 
     def _exists(self, path: str) -> bool:
         try:

@@ -141,6 +141,12 @@ class Settlement:
                 head = None
             except CorruptEntry as error:
                 return error
+            except StorageError as error:
+                # A moment's failure hides nothing that is committed. A file that nobody may or can
+                # read stops no reader: but it decides nothing, as it may be read some day.
+                if error.retriable or type(error) is not StorageError:
+                    raise
+                return error
             ended = head is None
             if head is None:
                 try:
@@ -283,7 +289,7 @@ class Settlement:
         StorageError: the outcome is unknown.
         """
         since = self._transactions.now()
-        damage = self._transactions.damage(transactional_id)
+        damage = self._transactions.damage(transactional_id, force=force)
         if damage is None:
             return self._transactions.describe(transactional_id)
         before = damage.before.state if damage.before is not None else None

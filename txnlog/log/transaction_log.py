@@ -20,6 +20,7 @@ from txnlog.errors import (
     CorruptTransactionState,
     InvalidTransactionalId,
     ObjectNotFound,
+    StorageError,
     TransactionalIdNotFound,
 )
 from txnlog.limits import TimeMs
@@ -148,8 +149,11 @@ class TransactionLog:
             return Head(number, state, listing.witnesses.get(number, ()))
         raise CorruptEntry(f"{log.folder} shows entries that cannot be read")
 
-    def damage(self, transactional_id: str) -> UnreadableState | None:
-        """What is wrong with the newest state of an id that has one; None if it can be read."""
+    def damage(self, transactional_id: str, *, force: bool = False) -> UnreadableState | None:
+        """What is wrong with the newest state of an id that has one; None if it can be read.
+
+        Raises StorageError: only with ``force`` a file that the storage does not give is damaged.
+        """
         log = self._log(transactional_id)
         listing = log.listing()
         if not listing.entries:
@@ -158,10 +162,12 @@ class TransactionLog:
         number = listing.entries[-1]
         try:
             self._decode(log, number)
-        except CorruptEntry as error:
+        except (CorruptEntry, StorageError) as error:
+            if isinstance(error, StorageError) and not (force and type(error) is StorageError):
+                raise
             before = None
             if number - 1 in listing.entries:
-                with suppress(CorruptEntry, ObjectNotFound):
+                with suppress(CorruptEntry, StorageError if force else ObjectNotFound):
                     before = Head(number - 1, self._decode(log, number - 1))
             return UnreadableState(number, str(error), before, listing.witnesses.get(number, ()))
         return None
