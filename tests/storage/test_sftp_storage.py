@@ -127,6 +127,34 @@ def test_a_lost_connection_is_made_again(storage: Storage, server: SftpServer) -
     assert storage.put_if_absent("b", b"x")
 
 
+def test_a_server_that_hangs_is_given_up(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its SSH goes on to answer; what serves files does not. Later a new connection is made."""
+    storage.put("a", b"x")
+    handler, module = asyncssh.sftp.SFTPServerHandler, "txnlog.storage.adapters.sftp_client"
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as hanging:
+        hanging.setattr(handler, "_process_packet", never)
+        hanging.setattr(f"{module}._ANSWER_S", 0.1)
+        for call in (lambda: storage.get("a"), lambda: storage.put("b", b"x")):
+            with pytest.raises(StorageError, match=r"has not answered|FSTimeoutError") as caught:
+                call()
+            assert caught.value.retriable
+    assert storage.get("a") == b"x"
+
+
+def test_a_file_read_whole_comes_in_pieces(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that each has an answer in time, however long the file is."""
+    monkeypatch.setattr("txnlog.storage.adapters.sftp_client._UNASKED_BYTES", 4)
+    for size in (0, 3, 4, 5, 9):
+        storage.put(f"f{size}", b"123456789"[:size])
+        assert storage.get(f"f{size}") == b"123456789"[:size]
+
+
 def test_a_rename_whose_answer_was_lost_is_found_out(storage: Storage, server: SftpServer) -> None:
     """Hazard 1: nothing is repeated beneath; the object is read back, and is ours."""
     server.lose_renames = 2

@@ -34,6 +34,14 @@ _CHANNELS = 4
 """A server serves a channel's requests one by one, and each has its own process there."""
 _LOGIN_S = 20
 _ALIVE_S = 15
+_ANSWER_S = 120
+"""A server that has not answered by then hangs: SSH goes on, but what reads its disk does not."""
+_LISTED_S = 1200
+"""Longer, since a large folder takes many requests, one after the other."""
+_SLOWEST_BYTES_S = 64 << 10
+"""What is read or written may take so much longer."""
+_UNASKED_BYTES = 4 << 20
+"""Of a file that is read whole so much comes with the request that finds out how large it is."""
 _MISSING = (SFTPNoSuchFile, SFTPNoSuchPath)
 _LOST = (asyncssh.ConnectionLost, asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection)
 
@@ -52,7 +60,7 @@ class SftpClient:
         self._loop = get_loop()
         self._connection: asyncssh.SSHClientConnection
         self._channels: Iterator[SFTPClient] = iter(())
-        sync(self._loop, self._connect, host, port, given)
+        sync(self._loop, self._connect, host, port, given, timeout=_ANSWER_S)
 
     async def _connect(self, host: str, port: int, options: dict[str, Any]) -> None:
         self._connection = await asyncssh.connect(
@@ -67,12 +75,20 @@ class SftpClient:
         calls = [self._connection.start_sftp_client() for _ in range(_CHANNELS)]
         self._channels = cycle(await asyncio.gather(*calls))
 
-    def _ask(self, request: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def _ask(
+        self, request: Callable[[], Coroutine[Any, Any, T]], size_bytes: int = 0, limit_s: int = 0
+    ) -> T:
+        timeout_s = (limit_s or _ANSWER_S) + size_bytes / _SLOWEST_BYTES_S
         try:
-            answer: T = sync(self._loop, request)
+            answer: T = sync(self._loop, request, timeout=timeout_s)
         except (*_LOST, ConnectionError):
             self.is_lost = True
             raise
+        except TimeoutError as error:
+            # What others ask over this connection waits, too: it ends with it.
+            self.is_lost = True
+            self._loop.call_soon_threadsafe(self._connection.abort)
+            raise TimeoutError(f"the server has not answered for {timeout_s:.0f} s") from error
         return answer
 
     @contextmanager
@@ -157,8 +173,9 @@ class SftpClient:
     def read(self, path: str, start: int, stop: int | None) -> bytes | None:
         """Bytes of a file, fewer where it ends; None if there is no such file."""
         channel = next(self._channels)
+        size_bytes = _UNASKED_BYTES if stop is None else stop - start
 
-        async def read() -> bytes | None:
+        async def read() -> tuple[bytes, int] | None:
             try:
                 file = await channel.open(path, "rb")
             except _MISSING:
@@ -168,12 +185,16 @@ class SftpClient:
                 if end is None:
                     end = (await file.stat()).size or 0
                     check_whole(end)
-                data: Any = await file.read(end - start, start)
-                return bytes(data)
+                data: Any = await file.read(min(end - start, size_bytes), start)
+                return bytes(data), end
             finally:
                 await file.close()
 
-        return self._ask(read)
+        found = self._ask(read, 0 if stop is None else size_bytes)
+        if found is None or stop is not None or len(found[0]) < size_bytes:
+            return found and found[0]
+        rest = self.read(path, start + size_bytes, found[1])
+        return None if rest is None else found[0] + rest
 
     def sync(self, path: str) -> bool:
         """Make a file durable, if the server can; whether it is there."""
@@ -214,7 +235,7 @@ class SftpClient:
                 return []
             return found
 
-        return self._ask(look)
+        return self._ask(look, limit_s=_LISTED_S)
 
 
 class _NewFile:
@@ -226,7 +247,7 @@ class _NewFile:
         self._file = file
 
     def write(self, data: bytes) -> None:
-        self._client._ask(lambda: self._file.write(data))  # noqa: SLF001
+        self._client._ask(lambda: self._file.write(data), len(data))  # noqa: SLF001
 
     def sync(self) -> None:
         """Make it durable under all its names, if the server can."""
