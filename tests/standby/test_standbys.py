@@ -16,6 +16,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import txnlog
 from tests.support.log.settling import settle_early
+from tests.support.replication.replica_folders import (
+    FIRST,
+    make_written,
+    reopened,
+    skip_probes,
+    write,
+)
 from tests.support.simulation.copy_job import PREPARED, check_whole_transactions, copy_all, judge
 from tests.support.steps import append, begin_with, values
 from txnlog.errors import (
@@ -29,6 +36,8 @@ from txnlog.errors import (
 )
 from txnlog.names import TopicPartition
 from txnlog.replication import Follower, Standby, open_replicas, root_names
+from txnlog.replication.roots import copies
+from txnlog.replication.standby import data_files
 from txnlog.replication.standby.data_files import DataFileCopier
 from txnlog.replication.standby.rounds import Promoted, Round, Rounds
 from txnlog.replication.standby.source import SourceView
@@ -673,6 +682,80 @@ def test_what_was_aborted_is_not_lost(
     assert standby.follow().lost == ()
     assert Follower(store_of(source, seed=4), target).follow().lost == ()
     assert values(shown(target), "t")[:2] == [b"one", b"two"]
+
+
+def flip(path: Path) -> bytes:
+    right = path.read_bytes()
+    path.write_bytes(right[:-3] + bytes([right[-3] ^ 1]) + right[-2:])
+    return right
+
+
+@pytest.fixture(params=[False, True], ids=["small", "large"])
+def is_large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether files are copied in parts."""
+    if request.param:
+        for module in (copies, data_files):
+            monkeypatch.setattr(module, "CHUNK_BYTES", 40)
+    return bool(request.param)
+
+
+@pytest.mark.usefixtures("is_large")
+@pytest.mark.parametrize("what", ["data/*/*.log", "manifests/*.arrow"])
+def test_what_one_root_has_damaged_is_copied_from_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    skip_probes(monkeypatch)
+    settle_early(monkeypatch)
+    make_written(tmp_path, "0")
+    for number in range(1, 9):
+        write(reopened(tmp_path), str(number))
+    damaged = min((tmp_path / FIRST).glob(f"topics/t/{what}"))
+    right = flip(damaged)
+    assert Follower(reopened(tmp_path), str(tmp_path / "standby")).follow().lost == ()
+    name = damaged.relative_to(tmp_path / FIRST)
+    assert (tmp_path / "standby" / name).read_bytes() == right
+
+
+@pytest.mark.usefixtures("is_large")
+@pytest.mark.parametrize("again", [False, True])
+def test_what_is_damaged_everywhere_is_named_and_copied_anew(
+    tmp_path: Path, *, again: bool
+) -> None:
+    """Some of it can be read until then, by whoever reads the standby."""
+    store, standby, url = open_pair(tmp_path)
+    store.topics.create("t")
+    for value in (b"one", b"two"):
+        append(store, value)
+    damaged = min((tmp_path / "store").glob("topics/t/data/*/*.log"))
+    right = flip(damaged)
+    name = str(damaged.relative_to(tmp_path / "store"))
+    for _ in range(2):
+        assert standby.follow().lost == (name,)
+        assert (Path(url) / name).read_bytes() == damaged.read_bytes()
+        standby = Follower(store, url) if again else standby
+    damaged.write_bytes(right)
+    assert standby.follow().lost == ()
+    assert (Path(url) / name).read_bytes() == right
+    assert values(txnlog.open(url), "t") == [b"one", b"two"]
+
+
+def test_what_is_copied_is_read_once(*, is_large: bool) -> None:
+    """And judged as it passes by, or where it was put."""
+    read = Counter[str]()
+
+    class Counting(ForwardingStorage):
+        def get_range(self, name: str, start: int, stop: int) -> bytes:
+            found = self.inner.get_range(name, start, stop)
+            read[name] += len(found)
+            return found
+
+    source = HeapStorage()
+    store = attach(source, create=True, clock=VirtualClock())
+    store.topics.create("t")
+    append(store, b"%0900d" % 1)
+    follow(Counting(source), HeapStorage())
+    ((name, size_bytes),) = source.list_all("topics/t/data")
+    assert (read[name], size_bytes > 40) == (size_bytes, True), is_large
 
 
 def test_a_file_that_the_source_has_lost_is_named(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def _describe_segments(
         **dict.fromkeys(state.undecided, "undecided"),
     }
     return [
-        _describe_segment(topic, number, segment, outcomes.get(segment.entry, "committed"))
+        describe_segment(topic, number, segment, outcomes.get(segment.entry, "committed"))
         for number, part in enumerate(state.partitions)
         if partition in (None, number)
         for segment in segments_of(part)
@@ -130,14 +130,15 @@ def describe_segments_within(
             **dict.fromkeys(state.undecided, "undecided"),
         }
     return [
-        _describe_segment(log.name, partition, segment, outcomes.get(segment.entry, "committed"))
+        describe_segment(log.name, partition, segment, outcomes.get(segment.entry, "committed"))
         for segment in found.segments[partition]
     ]
 
 
-def _describe_segment(
+def describe_segment(
     topic: str, partition: int, segment: Segment, outcome: str
 ) -> SegmentDescription:
+    """Describe a segment that a topic's log has placed."""
     stored, kafka = segment.stored, segment.stored.kafka
     return SegmentDescription(
         topic=topic,

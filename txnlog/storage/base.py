@@ -90,7 +90,7 @@ class Address:
 class AsOf:
     """Which state of another store a copy shows: the ``number``-th one, of ``reached_ms``.
 
-    ``lost`` are data files that the other store should have had, but lacked.
+    ``lost`` are data files that the other store should have had, but lacked, or had damaged.
     """
 
     source: str

@@ -95,8 +95,16 @@ def help_out(
         raise
 
 
-def copy_object(source: Storage, target: Storage, name: str, checksum: int | None = None) -> int:
+def copy_object(
+    source: Storage,
+    target: Storage,
+    name: str,
+    checksum: int | None = None,
+    first: bytes | None = None,
+) -> int:
     """Copy one object of any size; returns its bytes. One that is there is left as it is.
+
+    ``first`` are its first ``CHUNK_BYTES``, if they were read.
 
     Raises ObjectNotFound: the source does not have it, or other bytes than ``checksum`` (CRC-32C)
     is of.
@@ -106,7 +114,7 @@ def copy_object(source: Storage, target: Storage, name: str, checksum: int | Non
         if checksum not in (None, read):
             raise ObjectNotFound(f"{source.url} has {name} damaged")
 
-    first = source.get_range(name, 0, CHUNK_BYTES)
+    first = source.get_range(name, 0, CHUNK_BYTES) if first is None else first
     read = crc32c(first)
     if len(first) < CHUNK_BYTES:  # so it is whole: most are, and nobody need ask how large
         check(read)

@@ -7,38 +7,74 @@ round has copied some of those: they are looked for first, so each attempt resum
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+
+from crc32c import crc32c
 
 from txnlog import names
 from txnlog.admin.live_segments import placed_refs
 from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.inspect.describe import describe_segment
+from txnlog.inspect.descriptions import SegmentDescription
+from txnlog.inspect.segments import check_placed_segment
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import FileKey, SegmentRef
-from txnlog.replication.roots.copies import copy_object
+from txnlog.replication.roots.copies import CHUNK_BYTES, copy_object
+from txnlog.replication.roots.same_bytes import Diverged, put_same
+from txnlog.replication.roots.soundness import IsSound, judged
 from txnlog.replication.standby.source import SourceMoved
 from txnlog.state.manifest import ManifestList
 from txnlog.state.segment import Segment
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
+from txnlog.storage.forwarding import ForwardingStorage
 
 _AT_ONCE = 64
 """So many of those that are lost are looked for in each round."""
 
 
-class DataFileCopier:
-    """Copies segments and manifests from a source to a standby."""
+class _Copied(ForwardingStorage):
+    """A source, and one of its files as it was copied."""
 
-    def __init__(self, source: Storage, target: Storage) -> None:
+    def __init__(
+        self, inner: Storage, name: str, size_bytes: int, read: Callable[[int, int], bytes]
+    ) -> None:
+        super().__init__(inner)
+        self._name, self._size_bytes, self._read = name, size_bytes, read
+
+    def size(self, name: str) -> int:
+        return self._size_bytes if name == self._name else self.inner.size(name)
+
+    def get_range(self, name: str, start: int, stop: int) -> bytes:
+        if name == self._name:
+            return self._read(start, stop)
+        return self.inner.get_range(name, start, stop)
+
+
+class DataFileCopier:
+    """Copies segments and manifests from a source to a standby.
+
+    ``make_judge`` makes what judges files of which only the names are known.
+    """
+
+    def __init__(
+        self,
+        source: Storage,
+        target: Storage,
+        make_judge: Callable[[], IsSound] = lambda: lambda *_: None,
+    ) -> None:
         self._source = source
         self._target = target
+        self._make_judge = make_judge
         self._reached: dict[str, int] = {}  # by topic: data of earlier entries is copied
         self._there: dict[str, set[str]] = {}  # by topic: files copied beyond that
         self._is_known: set[str] = set()  # topics without files of failed attempts
         self._manifests: dict[str, set[str]] = {}  # by topic: those known to be durable
         self.lost: set[str] = set()
-        """Files that the source should have, but lacks."""
+        """Files that the source should have, but lacks, or has whole nowhere."""
+        self._damaged: set[str] = set()
         self._looked_for = ""
         self.files = 0
         self.bytes = 0
@@ -52,11 +88,14 @@ class DataFileCopier:
         """
         first, end = max(shown_before, self._reached.get(log.name, 0)), state.next_entry
         wanted: dict[str, FileKey] = {}
+        placed: dict[str, list[SegmentDescription]] = {}
         for partition, segment in _placed_since(log, state, first):
             stored, start = segment.stored, state.partitions[partition].log_start_offset
             if stored.is_empty or segment.end_offset <= start:
                 continue
             ref = SegmentRef(log.name, partition, stored.name, stored.position)
+            described = describe_segment(log.name, partition, segment, "")
+            placed.setdefault(ref.paths.log, []).append(described)
             for path in ref.files(
                 stored.batch_count, stored.size_bytes, has_aborted=stored.has_aborted
             ):
@@ -65,7 +104,12 @@ class DataFileCopier:
             there = self._left_over(log.name, wanted, is_first=first == 0)
             self._is_known.discard(log.name)
             copied = [path for path in wanted if path not in there]
-            missing = [*self._copy(copied)]
+
+            def is_whole(at: Storage, path: str) -> bool:
+                checks = (check_placed_segment(at, one) for one in placed.get(path, ()))
+                return not any(check.damages for check in checks)
+
+            missing = [*self._copy(copied, is_whole)]
             there.update(set(copied).difference(missing))
             if missing:
                 self._judge_missing(log, state, {path: wanted[path] for path in missing})
@@ -87,7 +131,15 @@ class DataFileCopier:
         # A killed or failed round may have left them, not durable yet.
         unsure = sorted(there - self._manifests.get(topic, set()))
         self._target.gather(partial(self._target.confirm, f"{folder}/{name}") for name in unsure)
-        if [*self._copy([f"{folder}/{name}" for name in sorted(listing.files - there)])]:
+        refs = {f"{folder}/{ref.name}": ref for ref in listing.manifests}
+
+        def is_whole(at: Storage, path: str) -> bool:
+            if (ref := refs.get(path)) is None:
+                return True
+            data = at.get_range(path, 0, ref.size_bytes + 1)
+            return (len(data), crc32c(data)) == (ref.size_bytes, ref.crc)
+
+        if [*self._copy([f"{folder}/{name}" for name in sorted(listing.files - there)], is_whole)]:
             raise SourceMoved(f"{folder} was tidied up while it was read")
         self._manifests[topic] = listing.files
 
@@ -117,13 +169,13 @@ class DataFileCopier:
         self._target.gather(partial(look, path) for path in unsure)
         return there
 
-    def _copy(self, paths: list[str]) -> Iterator[str]:
-        """Copy files; yields missing ones."""
+    def _copy(self, paths: list[str], is_whole: IsSound = lambda *_: True) -> Iterator[str]:
+        """Copy files, each from where it is whole, if it is anywhere; yields missing ones."""
         found: dict[str, int | None] = {}
 
         def copy(path: str) -> None:
             try:
-                found[path] = copy_object(self._source, self._target, path)
+                found[path] = self._copy_whole(path, is_whole)
             except ObjectNotFound:
                 found[path] = None
 
@@ -134,6 +186,51 @@ class DataFileCopier:
             else:
                 self.files += 1
                 self.bytes += size
+
+    def _copy_whole(self, path: str, is_whole: IsSound) -> int:
+        size = self._copy_if_whole(self._source, path, is_whole)
+        for source in self._source.copies_of(path) if size is None else ():
+            with suppress(StorageError):
+                if (size := self._copy_if_whole(source, path, is_whole)) is not None:
+                    break
+        if size is not None:
+            self._damaged.discard(path)
+            return size
+        if names.parse_data_file(path) is not None:  # of manifests lists tell
+            self._damaged.add(path)
+            self.lost.add(path)
+        with suppress(Diverged):  # other bytes were copied before
+            return copy_object(self._source, self._target, path)  # some of it can be read
+        return 0
+
+    def _copy_if_whole(self, source: Storage, path: str, is_whole: IsSound) -> int | None:
+        """Copy a file; None, and it is not there, if it is damaged.
+
+        It is judged before it is put; what is large where it was put, so as to be read once here.
+        """
+        data = source.get_range(path, 0, CHUNK_BYTES)
+        if len(data) < CHUNK_BYTES:
+            read = _Copied(source, path, len(data), lambda start, stop: data[start:stop])
+            if is_whole(read, path) is False:
+                return None
+            self._put_whole(path, data)
+            return len(data)
+        if path in self.lost:  # it may be there damaged
+            if is_whole(source, path) is False:
+                return None
+            self._target.delete([path])
+        size = copy_object(source, self._target, path, first=data)
+        if is_whole(_Copied(source, path, size, partial(self._target.get_range, path)), path):
+            return size
+        self._target.delete([path])
+        return None
+
+    def _put_whole(self, path: str, data: bytes) -> None:
+        try:
+            put_same(self._target, path, data)
+        except Diverged:  # it was damaged everywhere before
+            self._target.delete([path])
+            put_same(self._target, path, data)
 
     def _judge_missing(
         self, log: TopicLog, state: TopicState, missing: Mapping[str, FileKey]
@@ -165,13 +262,16 @@ class DataFileCopier:
     def look_for_lost(self) -> None:
         """Copy files that were lost at the source, and are there now: some of them each time.
 
-        Raises StorageError.
+        Of damaged ones, which are read, one. Raises StorageError.
         """
         after = sorted(path for path in self.lost if path > self._looked_for)
         some = after[:_AT_ONCE] or sorted(self.lost)[:_AT_ONCE]
+        damaged = (at for at, path in enumerate(some) if path in self._damaged)
+        some = some[: next(damaged, _AT_ONCE) + 1]
         if some:
-            self._looked_for = some[-1]
-            self.lost.difference_update(set(some).difference(self._copy(some)))
+            self._looked_for, judge = some[-1], self._make_judge()
+            missing = self._copy(some, lambda at, path: judged(judge, at, path) is not False)
+            self.lost -= {*some}.difference(missing) - self._damaged
 
     def drop_released(self, log: TopicLog, state: TopicState) -> None:
         """Files to which a topic does not lead any more are not lost.

@@ -32,6 +32,7 @@ from txnlog.replication import root_names
 from txnlog.replication.roots.members import MarkedDisk, check_outside, is_nested
 from txnlog.replication.roots.replicated_storage import find_replicated
 from txnlog.replication.roots.same_bytes import put_same
+from txnlog.replication.sound_copies import SoundCopies
 from txnlog.replication.standby.data_files import DataFileCopier
 from txnlog.replication.standby.rounds import ExpiredIds, LogVersion, Round, Rounds, StandbyState
 from txnlog.replication.standby.source import (
@@ -60,7 +61,7 @@ _ATTEMPTS = 8
 class Followed:
     """The cost of one round. It shows everything acknowledged at ``reached_ms``.
 
-    ``lost`` are data files that the source should have, but lacks.
+    ``lost`` are data files that the source should have, but lacks, or has whole nowhere.
     """
 
     round: int
@@ -128,7 +129,7 @@ class Follower:
         self._target = target
         self._clock = logs.clock
         self._rounds = Rounds(target, logs.clock)
-        self._data = DataFileCopier(logs.storage, target)
+        self._data = DataFileCopier(logs.storage, target, lambda: SoundCopies(self._logs))
         self._standing: StandbyState | None = None
         self._newest_files: dict[str, _NewestFile] = {}
         self._read_anew: set[str] = set()
