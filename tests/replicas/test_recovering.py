@@ -107,8 +107,8 @@ def test_one_that_answers_and_takes_no_epoch(
     assert values(reopened(tmp_path, "a"))[-1] == "on"
 
 
-def damage_epoch(folder: Path, number: int) -> None:
-    path = folder / "control" / root_names.epoch_file(number)
+def damage_epoch(folder: Path, number: int, place: str = "control") -> None:
+    path = folder / place / root_names.epoch_file(number)
     path.write_bytes(path.read_bytes().replace(b'"leader"', b'"bearer"'))
 
 
@@ -129,6 +129,20 @@ def test_a_damaged_epoch_is_what_roots_have_noted(
     assert path.read_bytes() == whole
     write(made, "on")  # who knew it as it was goes on with the others
     assert values(store) == ["1", "r1", "r0", "on"]
+
+
+@pytest.mark.parametrize("place", ["control", "moved"])
+def test_a_damaged_epoch_by_which_the_controller_has_moved(
+    made: txnlog.Store, tmp_path: Path, place: str
+) -> None:
+    """Each place has it."""
+    Replicas(made).move_controller(str(tmp_path / "moved"))
+    write(made, "2")
+    damage_epoch(tmp_path, 2, place)
+    for url in ("control", "a"):
+        store = reopened(tmp_path, url)
+        assert values(store) == ["1", "2"]
+        assert [one.epoch for one in Replicas(store).history()] == [0, 1, 2]
 
 
 def test_a_note_of_another_history_takes_no_epochs_place(

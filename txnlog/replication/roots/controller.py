@@ -119,20 +119,18 @@ class Controller:
             if found.controllers[: len(epoch.controllers)] != epoch.controllers:
                 raise CorruptEntry(f"{storage.url} has not the epochs that {before.url} had")
             return found
-        try:
-            data = before.get(path)
-            if epoch.number not in numbers:
-                if epoch.number - 1 not in numbers:
-                    raise StorageError(
-                        f"the controller has moved from {before.url} to {storage.url}, where the "
-                        "epochs are gone: is its disk mounted? Nothing is acknowledged without it"
-                    )
-                storage.put_if_absent(path, data)
-            if storage.get(path) != data:
-                raise CorruptEntry(f"{storage.url}/{path} is not what {before.url} has")
-            storage.confirm(path)
-        except ObjectNotFound as error:
-            raise StorageError(f"{path} was listed, and is gone") from error
+        if epoch.number not in numbers:
+            if epoch.number - 1 not in numbers:
+                raise StorageError(
+                    f"the controller has moved from {before.url} to {storage.url}, where the "
+                    "epochs are gone: is its disk mounted? Nothing is acknowledged without it"
+                )
+            try:
+                storage.put_if_absent(path, before.get(path))
+            except ObjectNotFound as error:
+                raise StorageError(f"{path} was listed, and is gone") from error
+        if self.at(epoch.number, storage) != epoch:
+            raise CorruptEntry(f"{storage.url}/{path} is not what {before.url} has")
         return self._newest_at(storage, epoch)
 
     def every(self) -> list[Epoch]:
