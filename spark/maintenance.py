@@ -11,6 +11,7 @@ from txnlog import errors
 from txnlog.admin.rewrite_tasks import RewriteTask, TaskRunner
 from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.spark.options.store_options import store_options
+from txnlog.spark.registration import register
 from txnlog.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def maintain(
     if store.url.startswith("memory:"):
         raise InvalidOption(f"{store.url} is in this process only; Spark's tasks cannot reach it")
     store_options(store, options)  # refuses what would show in plans
+    register(spark)  # its tasks may need this Python
     chosen = [topics] if isinstance(topics, str) else topics
     maintenance = Maintenance(
         store.logs,

@@ -104,26 +104,36 @@ def test_workers_without_txnlog_are_told_of_before_a_job_runs(
     assert "Lost task" not in done.stderr
 
 
-def test_a_python_that_was_not_activated_runs_the_workers_too(
-    python: Path, bare_python: Path, tmp_path: Path
-) -> None:
-    """``venv/bin/python job.py``: the python3 on PATH has no txnlog, and no variable names one."""
-    variables = clean_variables(
-        python, PATH=f"{bare_python.parent}{os.pathsep}{os.environ['PATH']}"
-    )
+def run_unactivated(python: Path, other: Path, folder: Path, job: str) -> Any:
+    """``venv/bin/python job.py``: the python3 on PATH is another, and no variable names one."""
+    variables = clean_variables(python, PATH=f"{other.parent}{os.pathsep}{os.environ['PATH']}")
     del variables["PYSPARK_PYTHON"]
-    job = [str(JOBS / "py_files_job.py"), str(tmp_path / "store")]
     done = subprocess.run(
-        [str(python), *job],
-        cwd=tmp_path,
+        [str(python), str(JOBS / job), str(folder / "store")],
+        cwd=folder,
         env={**variables, "PYSPARK_SUBMIT_ARGS": "--master local[1] pyspark-shell"},
         capture_output=True,
         text=True,
         check=False,
         timeout=500,
     )
-    assert (said(done)["committed"], said(done)["read"]) == (100, 100)
-    assert said(done)["workers"] == [said(done)["driver"]]
+    return said(done)
+
+
+def test_a_python_that_was_not_activated_runs_the_workers_too(
+    python: Path, bare_python: Path, tmp_path: Path
+) -> None:
+    """The one on PATH has no txnlog."""
+    found = run_unactivated(python, bare_python, tmp_path, "py_files_job.py")
+    assert (found["committed"], found["read"]) == (100, 100)
+    assert found["workers"] == [found["driver"]]
+
+
+def test_maintenance_has_it_run_the_workers_too(
+    python: Path, bare_python: Path, tmp_path: Path
+) -> None:
+    """Its tasks are functions: none of them goes through the data source."""
+    assert run_unactivated(python, bare_python, tmp_path, "maintain_job.py") == ["Merge"]
 
 
 @pytest.mark.slow
