@@ -11,13 +11,15 @@ from txnlog.config import DEFAULT_TRANSACTION_TIMEOUT_MS
 from txnlog.errors import CommitFailed, ConcurrentTransactions, InvalidOption
 from txnlog.spark.options.option_values import check_positive
 from txnlog.spark.transactions.transaction import SparkTransaction, transaction
+from txnlog.store import Store, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from txnlog.store import Store
-
 _logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,9 @@ def catch_up(
 
     The first step that finds nothing to read is the last one: what it wrote is dropped, not
     committed. If another job of the group commits the same records first, this step's work is
-    dropped, and the next transaction goes on behind them.
+    dropped, and the next transaction goes on behind them. While a transaction of somebody else's
+    that moves the group is not decided the step is run again, after pauses that grow from 0.1 to 10
+    seconds, for as long as the store lets a transaction take (``transaction.max.timeout.ms``).
 
     Args:
         spark: the session that reads and writes.
@@ -60,7 +64,7 @@ def catch_up(
         transactional_id: names the job, as in :func:`transaction`.
         group_id: the group that is to catch up.
         max_records: the most that one ``read`` returns.
-        max_transactions: stop after this many, even if there is more to read.
+        max_transactions: run the step at most this often, even if there is more to read.
         storage_options: for the filesystem, as in :func:`transaction`.
         transaction_timeout_ms: the most that one commit may take.
 
@@ -69,11 +73,17 @@ def catch_up(
         TxnlogError: a transaction failed; those before it are committed.
     """
     check_positive("max_transactions", max_transactions)
-    count = consumed = written = 0
-    while max_transactions is None or count < max_transactions:
+    options = dict(storage_options or {})
+    store = path if isinstance(path, Store) else open_store(path, storage_options=options)
+    clock = store.logs.clock
+    longest_s = store.logs.config.transaction_max_timeout_ms / 1000
+    attempts = count = consumed = written = 0
+    waited_s = 0.0
+    while max_transactions is None or attempts < max_transactions:
+        attempts += 1
         block = transaction(
             spark,
-            path,
+            store,
             transactional_id=transactional_id,
             group_id=group_id,
             max_records=max_records,
@@ -97,9 +107,20 @@ def catch_up(
                 if txn.consumed_records == 0:
                     # Offsets may move all the same, over what was aborted.
                     txn.discard_writes()
-        except (CommitFailed, ConcurrentTransactions) as error:
+        except CommitFailed as error:
             _logger.info("another job committed first; going on after it: %s", error)
+            waited_s = 0.0
             continue
+        except ConcurrentTransactions as error:
+            if waited_s >= longest_s:
+                raise
+            # Doubles what was waited: steps are whole jobs of Spark's.
+            pause_s = min(max(waited_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+            _logger.info("another job is about to commit; again in %.1f s: %s", pause_s, error)
+            clock.sleep(pause_s)
+            waited_s += pause_s
+            continue
+        waited_s = 0.0
         if txn.consumed_records == 0:
             break
         count += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,13 @@ from pyspark.sql import functions as sf
 
 from tests.spark.spark_helpers import data_files, fill, placed_files, stored
 from txnlog import Store, TopicPartition
-from txnlog.errors import InvalidOption
+from txnlog.clock import SystemClock
+from txnlog.errors import ConcurrentTransactions, InvalidOption
 from txnlog.spark import CaughtUp, SparkTransaction, catch_up
+from txnlog.state.group import OffsetCommit
+from txnlog.storage import open_storage
+from txnlog.store import attach
+from txnlog.write.coordinator import Coordinator
 
 
 @pytest.fixture
@@ -99,6 +106,63 @@ def test_a_job_that_was_slower_goes_on_behind_the_other(spark: SparkSession, top
     done = catch_up(spark, topics, step, transactional_id="etl", group_id="g")
     assert done == CaughtUp(1, 80, 80)
     assert len(stored(topics, "out")) == 80
+
+
+class Pausing(SystemClock):
+    """Pauses take no time; ``then`` happens in the last of so many."""
+
+    def __init__(self, then: Callable[[], object], after: int) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+        self._then, self._after = then, after
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        if len(self.pauses) == self._after:
+            self._then()
+
+
+def test_a_group_that_another_job_holds_is_waited_for(spark: SparkSession, topics: Store) -> None:
+    """With pauses that grow, since each attempt is a whole job; these count as attempts."""
+    other = Coordinator(topics.logs, "other", 60_000)
+    other.initialize()
+    other.place({}, {"g": [OffsetCommit("in", 0, 1)]})
+    clock = Pausing(other.abort, after=3)
+    store = attach(topics.storage, clock=clock)
+    names: dict[str, Any] = {"transactional_id": "etl", "group_id": "g"}
+    steps: list[int] = []
+
+    def step(txn: SparkTransaction) -> None:
+        txn.read("in")
+        steps.append(1)
+
+    assert catch_up(spark, store, step, max_transactions=2, **names) == CaughtUp(0, 0, 0)
+    assert (len(steps), clock.pauses) == (2, [0.1, 0.1])
+    assert catch_up(spark, store, step, max_transactions=2, **names) == CaughtUp(1, 100, 0)
+    assert (len(steps), clock.pauses) == (4, [0.1, 0.1, 0.1])
+
+
+def test_a_group_that_is_held_for_ever_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+    """After as long as the store lets a transaction take."""
+    clock = Pausing(lambda: None, after=0)
+    config = {"transaction.max.timeout.ms": 60_000}
+    store = attach(open_storage(str(tmp_path / "s")), create=True, config=config, clock=clock)
+    store.topics.create("in")
+    fill(store, "in", 0, 5)
+    other = Coordinator(store.logs, "other", 60_000)
+    other.initialize()
+    other.place({}, {"g": [OffsetCommit("in", 0, 1)]})
+    steps: list[int] = []
+
+    def step(txn: SparkTransaction) -> None:
+        txn.read("in")
+        steps.append(1)
+
+    with pytest.raises(ConcurrentTransactions):
+        catch_up(spark, store, step, transactional_id="etl", group_id="g")
+    assert clock.pauses[:5] == pytest.approx([0.1, 0.1, 0.2, 0.4, 0.8])
+    assert 60 <= sum(clock.pauses) < 70
+    assert len(steps) == len(clock.pauses) + 1
 
 
 def test_a_step_that_reads_nothing_is_refused(spark: SparkSession, topics: Store) -> None:
