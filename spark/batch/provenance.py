@@ -79,6 +79,7 @@ class CommitScope:
     ``continued`` is the transaction of a read that it commits. ``in_block``: it belongs to a
     ``transaction(...)``, which is ``block`` as its reads have it, or to a streaming query.
     ``outside``: the option outsideTransaction says that its rows may be written without offsets.
+    ``columns_tell``: it writes columns of that read as they are.
     """
 
     transactional_id: str | None = None
@@ -86,6 +87,7 @@ class CommitScope:
     in_block: bool = False
     block: TransactionRef | None = None
     outside: bool = False
+    columns_tell: bool = False
 
     def covers(self, origin: Origin) -> bool:
         """Whether it moves the offsets of such a read."""
@@ -212,27 +214,34 @@ def refuse_table() -> None:
     )
 
 
-def check_columns(store: Store, schema: StructType, scope: CommitScope) -> None:
+def check_columns(store: Store, schema: StructType, scope: CommitScope) -> bool:
     """Before any task runs: refuse columns of a read whose offsets this write would not move.
 
     A column remembers its read for ever, even in a file made from it: it matters only while the
-    read's transaction is open. Raises InvalidTxnState: they were read with a transactional.id that
-    this write does not continue; that transaction was aborted.
+    read's transaction is open. Returns whether some are of the read whose offsets it moves.
+
+    Raises InvalidTxnState: they were read with a transactional.id that this write does not
+    continue; that transaction was aborted.
     """
     if scope.outside:
-        return
-    for origin in sorted(_origins_in(schema), key=lambda each: each.transaction):
+        return False
+    origins = sorted(_origins_in(schema), key=lambda each: each.transaction)
+    for origin in origins:
         if origin.store_id != store.store_id:
             if origin.until_ms >= store.logs.clock.now_ms():
                 raise _refuse_other_store(origin, store, scope)
         elif not scope.covers(origin) and _is_live(store, origin):
             raise _refuse(store, origin, scope)
+    return any(scope.covers(origin) for origin in origins)
 
 
-def check_rows(store: Store, executions: Iterable[str], scope: CommitScope) -> None:
+def check_rows(
+    store: Store, executions: Iterable[str], scope: CommitScope, *, has_rows: bool = True
+) -> None:
     """Before anything is placed: refuse rows of a read whose offsets this write would not move.
 
-    Costs one listing, and one read for each note that is found. The notes are then deleted. Raises
+    And rows that are of no read, where those of one would be lost: its offsets would move. Costs
+    one listing, and one read for each note that is found. The notes are then deleted. Raises
     InvalidTxnState as :func:`check_columns`; StorageError: nothing may be placed.
     """
     if scope.outside:
@@ -243,6 +252,8 @@ def check_rows(store: Store, executions: Iterable[str], scope: CommitScope) -> N
     if scope.continued is not None:
         skipped_records.take_notes(store.storage, scope.continued, listed)
     if not notes:
+        if scope.continued is not None and has_rows and not scope.columns_tell:
+            raise _refuse_others(scope.continued)
         return
     found = zip(store.storage.get_many([note.name for note in notes]), notes, strict=True)
     origins = [envelope.decode(data, _DECODER, note.name) for data, note in found]
@@ -332,6 +343,18 @@ def _refuse(store: Store, origin: Origin, scope: CommitScope) -> InvalidTxnState
     return InvalidTxnState(
         f"the rows of this write were read {read}, but {_describe(scope)}: {_LOST}. Nothing was "
         f"written, and {ended}. {remedy}"
+    )
+
+
+def _refuse_others(read: TransactionRef) -> InvalidTxnState:
+    """Say what to do; the read's transaction stays open, for the write of its rows."""
+    name = read.transactional_id
+    return InvalidTxnState(
+        f"the rows of this write do not come from the read with transactional.id {name!r}, whose "
+        "offsets it would commit: what was read would never be written. Nothing was written, and "
+        f"{read} is still open. Give the id only to the write of what was read; for several "
+        "writes, and for rows that were collected, or computed from a cached frame, use "
+        "txnlog.spark.transaction(...)"
     )
 
 

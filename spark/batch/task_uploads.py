@@ -89,7 +89,7 @@ def check_segments(
     segments = segments_of(messages)
     with commit.discard_on_error(store, segments):
         executions = {m.execution for m in messages if isinstance(m, Uploaded)}
-        provenance.check_rows(store, executions, scope)
+        provenance.check_rows(store, executions, scope, has_rows=bool(segments))
     return segments
 
 

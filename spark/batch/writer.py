@@ -34,16 +34,19 @@ def open_writer(options: Mapping[str, str], schema: StructType) -> TxnlogWriter:
     if parsed.transactional_id is not None and parsed.staging is None:
         continued = commit.find_open_transaction(plan.store, parsed.transactional_id)
     scope = _scope_of(parsed, continued)
-    provenance.check_columns(plan.store, schema, scope)
-    return TxnlogWriter(replace(plan, producer=continued or scope.block), continued)
+    tell = provenance.check_columns(plan.store, schema, scope)
+    return TxnlogWriter(replace(plan, producer=continued or scope.block), continued, tell)
 
 
-def _scope_of(options: WriteOptions, continued: TransactionRef | None) -> CommitScope:
+def _scope_of(
+    options: WriteOptions, continued: TransactionRef | None, columns_tell: bool = False
+) -> CommitScope:
     """The offsets that a batch write commits."""
     block = None if options.origin is None else provenance.parse_origin(options.origin)
     return CommitScope(
         options.transactional_id,
         continued,
+        columns_tell=columns_tell,
         in_block=options.staging is not None,
         block=None if block is None else block.transaction,
         outside=options.outside_transaction,
@@ -53,13 +56,20 @@ def _scope_of(options: WriteOptions, continued: TransactionRef | None) -> Commit
 class TxnlogWriter(DataSourceArrowWriter):
     """One write, as Spark carries it to the tasks and to the commit.
 
-    It commits the open transaction ``continued``, begun by a read.
+    It commits the open transaction ``continued``, begun by a read, of which it has columns if
+    ``columns_tell``.
     """
 
-    def __init__(self, plan: WritePlan, continued: TransactionRef | None = None) -> None:
+    def __init__(
+        self,
+        plan: WritePlan,
+        continued: TransactionRef | None = None,
+        columns_tell: bool = False,
+    ) -> None:
         super().__init__()
         self._plan = plan
         self._continued = continued
+        self._columns_tell = columns_tell
 
     # -- in a task -------------------------------------------------------------------------------
 
@@ -79,7 +89,8 @@ class TxnlogWriter(DataSourceArrowWriter):
         was committed.
         """
         store, options = self._plan.store, self._plan.options
-        segments = check_segments(store, messages, _scope_of(options, self._continued))
+        scope = _scope_of(options, self._continued, self._columns_tell)
+        segments = check_segments(store, messages, scope)
         if options.staging is not None:
             from txnlog.spark.batch.staged_uploads import put_staged
 

@@ -166,6 +166,19 @@ def test_other_writes_go_on_while_a_transaction_is_open(spark: SparkSession, top
     assert topics.groups.describe("etl").lag == 0
 
 
+def test_a_write_of_other_rows_does_not_move_the_offsets_of_a_read(
+    spark: SparkSession, topics: Store
+) -> None:
+    """The id belongs to the write of what was read, which may have no rows left."""
+    new = consume(spark, topics)
+    with pytest.raises(PySparkException, match=r"come from the read with transactional\.id 'etl'"):
+        save(numbers(spark, 0, 5), topics, "other", transactional_id="etl")
+    assert (count(topics, "other"), status(topics)) == (0, "Ongoing")
+    assert {*data_files(topics)} == {f"{s.name}.log" for s in topics.topics.segments("in")}
+    save(new.where("false"), topics, "out", transactional_id="etl")
+    assert (status(topics), topics.groups.describe("etl").lag) == ("CompleteCommit", 0)
+
+
 def test_rows_may_go_out_without_offsets_if_the_write_says_so(
     spark: SparkSession, topics: Store
 ) -> None:
