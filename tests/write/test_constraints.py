@@ -149,6 +149,39 @@ def test_a_schema_does_not_change_under_a_constraint(store: Store) -> None:
         producer.send("t", {"id": 1, "ratio": -1.0})
 
 
+def test_a_constraint_stays_with_its_column() -> None:
+    """Where names are exchanged, or a column is made anew; it may be given for the new ones."""
+    store = attach(HeapStorage(), create=True)
+    columns = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.int64())])
+    config = {"constraint.c": "a > 0", "schema.compatibility": "NONE"}
+    store.topics.create("t", schema=columns, key=["id"], config=config)
+    swap = {"a": "b", "b": "a"}
+    with pytest.raises(InvalidConfig, match=r"'a > 0' is about column 'a', and this name is"):
+        store.topics.alter("t", rename=swap)
+    anew = pa.schema([("id", pa.int64()), ("a", pa.float32()), ("b", pa.int64())])
+    with pytest.raises(InvalidConfig, match="in the same step"):
+        store.topics.alter("t", schema=anew)
+    store.topics.alter("t", rename=swap, config={"constraint.c": "b > 0"})
+    store.topics.alter("t", rename={"a": "c"})
+    assert store.topics.describe("t").config["constraint.c"] == "b > 0"
+
+
+@pytest.mark.parametrize("text", ["a > 0", "a + b > 9", "a + 1 > -5 AND a + a > 0", "b + b > 0"])
+def test_defaults_pass_the_constraints(text: str) -> None:
+    """What has them all would be refused, whoever writes it."""
+    store = attach(HeapStorage(), create=True)
+    columns = pa.schema([(name, pa.int64()) for name in ("id", "a", "b")])
+    defaults = {"a": -1, "b": 2**63 - 1 if text.startswith("b") else 5}
+    config = {"constraint.c": text}
+    with pytest.raises(InvalidConfig, match=r"constraint\.c.*does not hold for the defaults of"):
+        store.topics.create("t", schema=columns, defaults=defaults, config=config)
+    store.topics.create("t", schema=columns.remove(2).remove(1))
+    with pytest.raises(InvalidConfig, match="records without these are refused"):
+        store.topics.alter("t", schema=columns, defaults=defaults, config=config)
+    known = {"constraint.c": f"({text}) OR id > 0"}
+    store.topics.alter("t", schema=columns, defaults=defaults, config=known)
+
+
 def test_a_sum_that_overflows_is_refused(store: Store) -> None:
     store.topics.create("t", schema=COLUMNS, config={"constraint.c": "small + small > 0"})
     with store.producer() as producer, pytest.raises(InvalidRecord, match="has no value for some"):

@@ -21,9 +21,9 @@ from txnlog.admin.live_segments import placed_refs
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
 from txnlog.admin.trim import trim
 from txnlog.arguments import names_wrong_arguments
-from txnlog.columns.changes import evolve
+from txnlog.columns.changes import changed_names, evolve
 from txnlog.columns.checks import make_schema
-from txnlog.columns.constraints import constraints_of
+from txnlog.columns.constraints import check_constraints
 from txnlog.config import (
     CONSTRAINT,
     PARQUET,
@@ -111,7 +111,7 @@ class TopicAdmin:
             _check_untyped_config(checked)
         else:
             _check_typed_config(checked, has_key=bool(typed.key))
-            constraints_of(checked, typed)
+            check_constraints(checked, typed)
         log = self._logs.topic(topic)
         if dry_run or replication_factor is not None:
             planned = describe_topic_state(topic, log.preview_creation(partitions, checked, typed))
@@ -217,7 +217,9 @@ class TopicAdmin:
                 if asked:
                     changed = evolve(state.schema, schema, rename, defaults, compatibility=mode)
                 changed = None if changed is state.schema else changed
-                constraints_of(settings, changed or state.schema)
+                after = changed or state.schema
+                moved = changed_names(state.schema, after)
+                check_constraints(settings, after, moved, changes)
             elif asked:
                 raise InvalidSchema(
                     f"topic {topic!r} was created without a schema and cannot be given one"

@@ -262,6 +262,18 @@ def _is_wider(before: Any, after: Any) -> bool:  # noqa: ANN401
     return bool((integers or floats) and before.bit_width <= after.bit_width)
 
 
+def changed_names(before: TopicSchema, after: TopicSchema) -> frozenset[str]:
+    """The names of columns so far that mean another one now, or whose columns have other ones."""
+    ids = {field.name: _id_of(field) for field in after.columns}
+    names = {number: name for name, number in ids.items()}
+    known = ((field.name, _id_of(field)) for field in before.columns)
+    return frozenset(
+        name
+        for name, number in known
+        if names.get(number, name) != name or ids.get(name, number) != number
+    )
+
+
 def _id_of(field: pa.Field) -> int:
     from txnlog.segments.schema_columns import id_of
 

@@ -5,7 +5,7 @@ They are settings, ``constraint.NAME``; nulls are SQL's, so a row for which one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -50,6 +50,44 @@ def constraints_of(config: Mapping[str, str], schema: TopicSchema) -> tuple[Cons
     """
     found = {key: text for key, text in config.items() if key.startswith(CONSTRAINT)}
     return _bound(tuple(sorted(found.items())), schema) if found else ()
+
+
+def check_constraints(
+    config: Mapping[str, str],
+    schema: TopicSchema,
+    moved: Collection[str] = (),
+    given: Container[str] = (),
+) -> None:
+    """Raise InvalidConfig: one does not fit, refuses defaults, or is of other columns than before.
+
+    ``moved`` are the names that meant others; ``given`` the settings that were made for these.
+    """
+    import pyarrow as pa
+
+    from txnlog.segments.schema_columns import default_of
+
+    defaults = {field.name: default_of(field) for field in schema.columns}
+    row = {name: pa.array([value]) for name, value in defaults.items() if value is not None}
+    for one in constraints_of(config, schema):
+        key = CONSTRAINT + one.name
+        for name in one.columns:
+            if name in moved and key not in given:
+                raise InvalidConfig(
+                    f"topic config {key}: {one.text!r} is about column {name!r}, and this name is "
+                    "another column's from now on: give the constraint in the same step"
+                )
+        if not {*one.columns} <= row.keys():
+            continue
+        try:
+            refused = one.first_refused(pa.RecordBatch.from_pydict(row)) is not None
+        except pa.ArrowException:
+            refused = True
+        if refused:
+            raise InvalidConfig(
+                f"topic config {key}: {one.text!r} does not hold for the defaults of "
+                f"{', '.join(one.columns)}, so records without these are refused: change one of "
+                "them"
+            )
 
 
 @lru_cache(maxsize=64)
