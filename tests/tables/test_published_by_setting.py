@@ -14,7 +14,8 @@ from pyiceberg.catalog import load_catalog
 from tests.tables.published import SCHEMA, rows
 from txnlog.admin.publish import _lies_in
 from txnlog.config import check_stored_topic_config, check_topic_config
-from txnlog.errors import InvalidConfig, InvalidOption
+from txnlog.errors import InvalidConfig, InvalidOption, InvalidSchema
+from txnlog.names import TopicPartition
 from txnlog.results import FileDeletion, MaintenanceFailure, TablePublication
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.store import Store, attach
@@ -230,6 +231,42 @@ def test_a_table_names_no_file_that_is_deleted_behind_it(
     kinds = [type(step) for step in steps]
     assert kinds.index(TablePublication) < kinds.index(FileDeletion)
     assert delta_rows(folder) == 200
+
+
+@pytest.mark.parametrize("removes", ["rewritten", "deleted records"])
+def test_no_file_goes_while_a_table_that_fails_names_it(
+    store: Store, tmp_path: Path, clock: VirtualClock, removes: str
+) -> None:
+    """Its newest version stays whole until it can be published again."""
+    folder = tmp_path / "tables/f"
+    store.topics.alter("f", config={KEY: f"delta:{folder}", "file.delete.delay.ms": 0})
+    for first in range(20, 200, 10):
+        send(store, first, first + 10)
+    store.tables.publish_delta("f", folder)
+    if removes == "rewritten":
+        store.maintenance.merge("f")
+    else:
+        store.topics.delete_records({TopicPartition("f", 0): 100})
+    clock.time_ms += 60_000
+    with patch.dict("sys.modules", {"deltalake": None}):
+        kinds = [type(step) for step in store.maintain(publish="delta")]
+    assert MaintenanceFailure in kinds
+    assert FileDeletion not in kinds
+    assert delta_rows(folder) == 200
+    kinds = [type(step) for step in store.maintain(publish="delta")]
+    assert {TablePublication, FileDeletion} <= {*kinds}
+    assert delta_rows(folder) == (200 if removes == "rewritten" else 100)
+
+
+def test_columns_that_delta_cannot_tell_apart_are_not_renamed(store: Store, tmp_path: Path) -> None:
+    """Another folder, or none, may be given in the same step; Iceberg has the columns' ids."""
+    rename = {"price": "fare"}
+    store.topics.alter("f", config={KEY: f"delta:{tmp_path}/f"})
+    with pytest.raises(InvalidSchema, match=r"table\.publish=.*price would mean others"):
+        store.topics.alter("f", rename=rename)
+    store.topics.alter("f", rename=rename, config={KEY: f"delta:{tmp_path}/g"})
+    store.topics.alter("f", config={KEY: "iceberg:prod/sales.f"})
+    store.topics.alter("f", rename={"fare": "price"})
 
 
 @pytest.mark.parametrize("place", ["/data", "", "s3://lake", 5])

@@ -110,6 +110,7 @@ class Maintenance:
         self._dry_run = dry_run
         self._places = check_places(publish)
         self._run_tasks = run_tasks
+        self._unpublished: set[str] = set()
 
     def steps(self) -> Iterator[MaintenanceStep]:
         """Do everything, and yield each thing when it is done.
@@ -184,10 +185,15 @@ class Maintenance:
             done = publish_as_set(logs, topic, self._places, dry_run=self._dry_run)
         except UnknownTopicOrPartition:
             return  # as above
+        except TxnlogError:
+            self._unpublished.add(topic)
+            raise
         if done is not None and (done.added_files or done.removed_files):
             yield done
 
     def _vacuum(self, logs: Logs, topic: str, ages: Ages) -> Iterator[MaintenanceStep]:
+        if topic in self._unpublished:
+            return  # its table still names files that would be deleted
         try:
             yield from vacuum_topic(logs, topic, ages, self._orphan_age_ms, dry_run=self._dry_run)
         except UnknownTopicOrPartition:

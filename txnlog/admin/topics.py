@@ -220,6 +220,8 @@ class TopicAdmin:
                 after = changed or state.schema
                 moved = changed_names(state.schema, after)
                 check_constraints(settings, after, moved, changes)
+                if moved and "table.publish" not in changes:
+                    _check_published(topic, settings, moved)
             elif asked:
                 raise InvalidSchema(
                     f"topic {topic!r} was created without a schema and cannot be given one"
@@ -476,6 +478,17 @@ def _check_typed_config(config: Mapping[str, str], *, has_key: bool) -> None:
         raise InvalidConfig(
             "topic config cleanup.policy: the topic's schema has no key to compact by: use delete, "
             "or make the topic with a key"
+        )
+
+
+def _check_published(topic: str, config: Mapping[str, str], moved: Iterable[str]) -> None:
+    """Raise InvalidSchema if the topic's table would be published no more."""
+    table = TopicConfig.of(config).table_publish
+    if table.startswith("delta:"):
+        raise InvalidSchema(
+            f"topic {topic!r} has table.publish={table}, and Delta finds columns by their names, "
+            f"of which {', '.join(sorted(moved))} would mean others: give another folder as "
+            "table.publish in the same step, or unset it before"
         )
 
 
