@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -269,20 +269,55 @@ def test_errors_say_what_to_do(status: int, code: str, hint: str) -> None:
             assert caught.value.__cause__ is not None
 
 
-@pytest.mark.parametrize(("code", "retriable"), [("AccessDenied", False), ("InternalError", True)])
-def test_one_of_several_objects_may_not_be_deleted(code: str, retriable: bool) -> None:
-    """The request succeeds, and names what is refused: as if that had been asked for alone."""
+def refusing(**codes: str) -> Callable[[Scripted], None]:
+    """The answer to a request that deletes several objects, but not these: why, by name."""
 
     def refuse(handler: Scripted) -> None:
-        named = f"<Key>store/b</Key><Code>{code}</Code><Message>told so</Message>"
-        body = f"<DeleteResult><Error>{named}</Error></DeleteResult>".encode()
+        refused = "".join(
+            f"<Error><Key>store/{name}</Key><Code>{code}</Code><Message>told so</Message></Error>"
+            for name, code in codes.items()
+        )
+        body = f"<DeleteResult>{refused}</DeleteResult>".encode()
         handler.send_response(200)
         handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
         handler.wfile.write(body)
 
+    return refuse
+
+
+def test_objects_that_a_busy_server_has_not_deleted_are_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only those; and what is refused for good keeps nothing behind it."""
+    monkeypatch.setattr("txnlog.storage.adapters.http_answers.sleep", lambda _: None)
+    monkeypatch.setattr("txnlog.storage.adapters.s3._DELETE_AT_ONCE", 3)
+    answers = refusing(b="SlowDown"), refusing(), refusing(d="AccessDenied"), refusing()
+    with scripted_server(*answers) as (storage, asked):
+        with pytest.raises(StorageError, match="deleting s3://bucket/store/d failed"):
+            storage.delete(["a", "b", "c", "d", "e", "f", "g"])
+        assert len(asked) == 4
+
+
+@pytest.mark.parametrize("code", ["IncompleteBody", "RequestTimeout"])
+def test_a_body_that_did_not_arrive_may_be_sent_again(code: str) -> None:
+    """The server says 400, though nothing is wrong with the request."""
     with (
-        scripted_server(refuse) as (storage, _),
+        scripted_server(*[error(400, code)] * 10) as (storage, _),
+        pytest.raises(StorageError, match="waited for the rest of the request") as caught,
+    ):
+        storage.put("a", b"x")
+    assert caught.value.retriable
+
+
+@pytest.mark.parametrize(("code", "retriable"), [("AccessDenied", False), ("InternalError", True)])
+def test_one_of_several_objects_may_not_be_deleted(
+    monkeypatch: pytest.MonkeyPatch, code: str, retriable: bool
+) -> None:
+    """The request succeeds, and names what is refused: as if that had been asked for alone."""
+    monkeypatch.setattr("txnlog.storage.adapters.http_answers.sleep", lambda _: None)
+    with (
+        scripted_server(*[refusing(b=code)] * 4) as (storage, _),
         pytest.raises(
             StorageError, match=r"deleting s3://bucket/store/b failed: .*told so"
         ) as told,

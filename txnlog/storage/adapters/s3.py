@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from txnlog.errors import StorageError
 from txnlog.storage.adapters.bucket_urls import bucket_path, check_endpoint
-from txnlog.storage.adapters.http_answers import Answer, RequestFailed
+from txnlog.storage.adapters.http_answers import Answer, RequestFailed, patiently
 from txnlog.storage.adapters.object_store import READING, ObjectStore
 from txnlog.storage.base import Storage, UnfinishedUpload
 from txnlog.storage.option_types import parse_options
@@ -110,13 +111,36 @@ class S3Storage(ObjectStore["S3Client"]):
 
     def delete(self, names: Iterable[str]) -> None:
         keys = [self._key(name) for name in names]
+        failed: StorageError | None = None
         for first in range(0, len(keys), _DELETE_AT_ONCE):
-            some, client = keys[first : first + _DELETE_AT_ONCE], self.client
-            with self._explained("deleting", self._name_of(some[0])):
-                left = client.delete_together(some)
-            for key, refused in left:
-                with self._explained("deleting", self._name_of(key)):
-                    raise refused
+            try:
+                self._delete_together(keys[first : first + _DELETE_AT_ONCE])
+            except StorageError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _delete_together(self, keys: Sequence[str]) -> None:
+        """Delete up to 1,000 objects; again those for which the server had no time."""
+        client, left = self.client, keys
+        refused: list[tuple[str, RequestFailed]] = []
+
+        def delete_left() -> None:
+            nonlocal left
+            with self._explained("deleting", self._name_of(left[0])):
+                answers = client.delete_together(left)
+            refused.extend(one for one in answers if one[1].answer is not Answer.BUSY)
+            busy = [one for one in answers if one[1].answer is Answer.BUSY]
+            left = [key for key, _ in busy]
+            if busy:
+                raise busy[0][1]
+
+        try:
+            patiently(delete_left)
+        except RequestFailed as error:
+            refused.append((left[0], error))
+        for key, why in refused:
+            raise self._failure("deleting", self._name_of(key), why) from why
 
     def list_unfinished_uploads(self) -> Iterator[UnfinishedUpload]:
         client = self.client

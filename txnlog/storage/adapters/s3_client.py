@@ -52,6 +52,9 @@ _HINTS_BY_STATUS = BUSY_HINTS | {
 }
 _RETRIABLE_STATUSES = frozenset({408, 409, 429, 500})
 """Statuses below 502 with which the same request may succeed later."""
+_NOT_ARRIVED = "the server waited for the rest of the request: check the network, or try again"
+_TRANSIENT_CODES = frozenset({"IncompleteBody", "RequestTimeout"})
+"""With these S3 answers 400 where a body did not arrive: the same request may succeed."""
 _PERMANENT_CODES = frozenset({"NoCredentialsError", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 
 
@@ -234,6 +237,8 @@ def _judge(error: Exception) -> RequestFailed:
     status, code = status_of(error), code_of(error)
     text = str(error) or type(error).__name__
     hint = _HINTS_BY_CODE.get(code) or _HINTS_BY_STATUS.get(status or 0, "")
+    if code in _TRANSIENT_CODES:
+        return RequestFailed(Answer.BUSY, text, _NOT_ARRIVED)
     if status == 412:
         return RequestFailed(Answer.TAKEN, text)
     if status == 416:
