@@ -660,3 +660,51 @@ def test_new_credentials_are_waited_for_within_a_time(gcs: Kind, pauses: list[fl
             with pytest.raises(StorageError, match="credentials could not be renewed"):
                 waits.result(30)
     assert len(pauses) == 12
+
+
+class _Renewed:
+    """Credentials that a server may end before they expire."""
+
+    expiry = None
+    tokens = 0
+
+    def __init__(self) -> None:
+        self.token: str | None = "0"
+
+    @property
+    def valid(self) -> bool:
+        return self.token is not None
+
+    def apply(self, headers: dict[str, str]) -> None:
+        headers["authorization"] = f"Bearer {self.token}"
+
+    def refresh(self, _: object) -> None:
+        self.tokens += 1
+        self.token = str(self.tokens)
+
+
+@pytest.mark.parametrize("refusals", [1, 2])
+def test_credentials_that_google_refuses_are_renewed_once(gcs: Kind, refusals: int) -> None:
+    """They may have been ended early, or a slow clock takes them for fresh."""
+    storage = gcs.open()
+    storage.put("a", b"x")
+    client: Any = storage.client  # type: ignore[attr-defined]
+    client._session.credentials.credentials = held = _Renewed()
+    gcs.cloud.plans += [gcs.error(401, "authError")] * refusals
+    if refusals == 1:
+        assert storage.get("a") == b"x"
+    else:
+        with pytest.raises(StorageError, match="missing, wrong or expired"):
+            storage.get("a")
+    assert held.token == "1"
+
+
+def test_what_google_calls_forbidden_may_be_too_much_at_once(
+    gcs: Kind, pauses: list[float]
+) -> None:
+    """Its older answer to too many requests."""
+    storage = gcs.open()
+    storage.put("a", b"x")
+    gcs.cloud.plans.append(gcs_error(403, "rateLimitExceeded"))
+    assert storage.get("a") == b"x"
+    assert len(pauses) == 1

@@ -217,6 +217,9 @@ class GcsClient(ObjectClient):
         # stop those of all filesystems of fsspec's, to whatever server.
         signed = self._session.signed(headers or {})
         response: _Response = sync(self._session.loop, ask, method, path, parameters, signed, data)
+        if response.status == 401 and self._session.can_renew(signed):
+            signed = self._session.signed(headers or {})
+            response = sync(self._session.loop, ask, method, path, parameters, signed, data)
         if response.status not in expected:
             raise self._judge(response)
         return response
@@ -230,6 +233,8 @@ class GcsClient(ObjectClient):
         # A missing bucket is a 404 too, but nothing that a reader of one object should expect.
         if status == 404 and ("No such object" in text or self._has_bucket()):
             return RequestFailed(Answer.MISSING, text)
+        if status == 403 and b"ateLimitExceeded" in response.body:
+            status = 429
         # 409: another request for this object is under way, and neither has won.
         busy = status in BUSY_STATUSES or status == 409
         return RequestFailed(
@@ -265,6 +270,18 @@ class _Session(KeptBySurroundings, GCSFileSystem):  # type: ignore[misc] # gcsfs
                 raise RequestFailed(Answer.BUSY, str(error), _NOT_RENEWED) from error
             raise RequestFailed(Answer.REFUSED, str(error), _NO_CREDENTIALS) from error
         return found
+
+    def can_renew(self, refused: Mapping[str, str]) -> bool:
+        """Whether other credentials may be accepted: :meth:`signed` renews these.
+
+        A server may end them early, and a clock that is slow takes them for fresh.
+        """
+        held = self.credentials.credentials
+        if held is None or not getattr(held, "refresh_token", True):
+            return False
+        if any(value == f"Bearer {held.token}" for value in refused.values()):
+            held.token = None
+        return True
 
     async def ask(
         self,
