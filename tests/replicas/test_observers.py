@@ -246,7 +246,7 @@ def test_what_is_written_needs_the_controller(act: str) -> None:
 
 def test_operators_are_told_what_can_be_known(folder: Path) -> None:
     """Epochs as roots keep them, what is wrong, and what to do; everything else is examined."""
-    Replicas(txnlog.open(str(folder / "a"))).alter({"replica.lag.time.max.ms": 60})
+    Replicas(txnlog.open(str(folder / "a"))).elect("r1")
     Replicas(txnlog.open(str(folder / "a"))).alter({"replica.lag.time.max.ms": 70})
     write(txnlog.open(str(folder / "a")), "2")
     lose(folder / "control")

@@ -175,7 +175,7 @@ def test_data_at_some_of_the_roots_is_not_lost_in_many_runs(weather: Any, roots:
 @pytest.mark.parametrize("runs", [1, pytest.param(30, marks=pytest.mark.slow)])
 def test_epochs_that_are_deleted_mislead_nobody(runs: int) -> None:
     """All but the two newest, by two at once, while processes sleep and the controller moves."""
-    total = run_seeds(range(9307, 9307 + runs), ROUGH, cleans=2, operated=True)
+    total = run_seeds(range(9308, 9308 + runs), ROUGH, cleans=2, operated=True)
     assert total["cleaned"] > 10
     run_seeds(range(9400, 9400 + runs - 1), STORMY, cleans=2, roots=5)
     run_seeds(range(9500, 9500 + runs - 1), CALM, cleans=2, unmounts=True)
@@ -240,7 +240,7 @@ def test_what_one_root_loses_is_not_lost(runs: int) -> None:
 @pytest.mark.parametrize("runs", [2, pytest.param(40, marks=pytest.mark.slow)])
 def test_data_that_decays_is_not_lost_while_any_copy_is_whole(runs: int) -> None:
     """Or is lost: at one root after the other, while data is moved, and old incarnations go."""
-    total = run_seeds(range(9850, 9850 + runs), ROUGH, decays=True, placed=True)
+    total = run_seeds(range(9852, 9852 + runs), ROUGH, decays=True, placed=True)
     assert total["moved"] > 20 * runs
     run_seeds(range(9900, 9900 + runs), ROUGH, decays=True, operated=True)
     run_seeds(range(9950, 9950 + runs // 2), STORMY, decays=True, placed=True, operated=True)
