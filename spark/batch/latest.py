@@ -92,7 +92,7 @@ def _aggregated(keyed: KeyedRows, rows: DataFrame, *, in_one_task: bool) -> Data
         rows = rows.coalesce(1)
     fields = rows.schema.fields
     whole = sf.struct(*(column_of(rows, field.name) for field in fields)).alias("row")
-    newest = keyed.newest(keyed.places(rows, whole))
+    newest = keyed.newest(keyed.last(keyed.places(rows, whole)))
     row = newest["row"]
     return newest.select(
         *(row.getField(f.name).alias(f.name, metadata=dict(f.metadata)) for f in fields)
@@ -106,12 +106,13 @@ def _chosen(
     places = keyed.places(read(keyed.finding, rest))
     if _are_few(rest):
         places = places.coalesce(1)
-    newest = marked = keyed.newest(places)
+    last = keyed.last(places)
+    newest = marked = keyed.newest(last)
     if clean:
-        newest = sf.broadcast(newest)
+        last, newest = sf.broadcast(last), sf.broadcast(newest)
         if keyed.many_partitions:
             older = keyed.places(read(keyed.finding, clean))
-            marked = marked.union(keyed.replaced(newest, older))
+            marked = marked.union(keyed.replaced(newest, last, older))
     marks = keyed.marks(marked)
     if _count(rest) <= _MOST_MARKED:
         marks = sf.broadcast(marks)
@@ -120,7 +121,7 @@ def _chosen(
     if not clean:
         return rows
     first = read(needed, clean)
-    return first.join(newest, keyed.is_replaced(first, newest), "left_anti").union(rows)
+    return first.join(last, keyed.is_replaced(first, last), "left_anti").union(rows)
 
 
 def _split(ranges: Ranges) -> tuple[Ranges, Ranges]:

@@ -79,32 +79,47 @@ class KeyedRows:
         named = (column.alias(name) for name, column in columns.items())
         return rows.where(self._has_key(rows)).select(*named, *more)
 
-    def newest(self, places: DataFrame) -> DataFrame:
-        """The places of the newest record of each key, with the other columns that there are."""
-        keys = [*self.topic, "key"]
-        others = [name for name in places.columns if name not in (*keys, "partition", "offset")]
+    def last(self, places: DataFrame) -> DataFrame:
+        """The last place of each key in each partition, with the other columns that there are."""
+        keys = [*self.topic, "key", "partition"]
+        others = [name for name in places.columns if name not in (*keys, "offset")]
         last = (sf.max_by(name, "offset").alias(name) for name in others)
-        found = places.groupBy(*keys, "partition").agg(sf.max("offset").alias("offset"), *last)
-        if self.many_partitions:
-            others += ["partition", "offset"]
-            latest = (sf.max_by(name, "time").alias(name) for name in others)
-            found = found.withColumn("time", sf.expr(_BY_TIME)).groupBy(*keys).agg(*latest)
+        found = places.groupBy(*keys).agg(sf.max("offset").alias("offset"), *last)
         return found.select(*places.columns)
 
-    def is_replaced(self, rows: DataFrame, newest: DataFrame) -> Column:
-        """Whether a row of which there is one for each key has a newer one of the given places."""
-        old, new = self._of_rows(rows), _columns(newest)
+    def newest(self, last: DataFrame) -> DataFrame:
+        """Of the last places of each key in each partition, the newest one."""
+        if not self.many_partitions:
+            return last
+        keys = [*self.topic, "key"]
+        others = (name for name in last.columns if name not in keys)
+        latest = (sf.max_by(name, "time").alias(name) for name in others)
+        found = last.withColumn("time", sf.expr(_BY_TIME)).groupBy(*keys).agg(*latest)
+        return found.select(*last.columns)
+
+    def is_replaced(self, rows: DataFrame, last: DataFrame) -> Column:
+        """Whether a row of which there is one for each key has a newer one of the given places.
+
+        ``last`` has those of all partitions: the one in the row's own replaces it whatever its time
+        is, and the newest one may be in another, with a time before the row's.
+        """
+        old, new = self._of_rows(rows), _columns(last)
         if not self.many_partitions:
             return self._same_key(old, new)
         return self._same_key(old, new) & (
             (old["partition"] == new["partition"]) | _is_later(new, old)
         )
 
-    def replaced(self, newest: DataFrame, places: DataFrame) -> DataFrame:
-        """Those of the newest places whose key has a later one of the given ones elsewhere."""
-        old, new = _columns(newest), _columns(places)
-        elsewhere = (old["partition"] != new["partition"]) & _is_later(new, old)
-        found = newest.join(places, self._same_key(old, new) & elsewhere)
+    def replaced(self, newest: DataFrame, last: DataFrame, places: DataFrame) -> DataFrame:
+        """Those of the newest places whose key has a later one of the given ones elsewhere.
+
+        Not one that ``last`` replaces in its own partition.
+        """
+        old, own = _columns(places), _columns(last)
+        same = self._same_key(old, own) & (old["partition"] == own["partition"])
+        left = places.join(last, same, "left_anti")
+        old, new = _columns(newest), _columns(left)
+        found = newest.join(left, self._same_key(old, new) & _is_later(new, old))
         return found.select(*(old[name] for name in newest.columns)).distinct()
 
     def marks(self, places: DataFrame) -> DataFrame:

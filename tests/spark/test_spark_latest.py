@@ -167,7 +167,11 @@ def test_newest_records_through_a_topics_life(
 def test_keys_of_several_topics_are_not_mixed(
     spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """Both are compacted; then keys come again in any partition, before, then and later."""
+    """Both are compacted; then keys come again, before, then and later, in any two partitions.
+
+    What is last in a key's own partition replaces what was compacted there, even if it is older and
+    the newest one of those that came again is elsewhere, and older, too.
+    """
     choose(monkeypatch, way)
     places = [(p, time_ms) for p in range(3) for time_ms in (4, 5, 6)]
     expected = set()
@@ -179,10 +183,11 @@ def test_keys_of_several_topics_are_not_mixed(
         compact(store, topic)
         random.seed(topic)
         with store.producer() as producer:
-            for number, (partition, time_ms) in enumerate(random.sample(places * 2, len(places))):
-                value = random.choice([None, b"later in %d" % partition])
-                key = b"%d" % number
-                producer.send(topic, value, key, partition=partition, timestamp_ms=time_ms)
+            for number in range(2 * len(places)):
+                for partition, time_ms in random.sample(places, 2):
+                    value = random.choice([None, b"later in %d" % partition])
+                    key = b"%d" % number
+                    producer.send(topic, value, key, partition=partition, timestamp_ms=time_ms)
         expected |= {(topic, *pair) for pair in newest_of(store, topic).items()}
     rows = read(spark, store, "a", "b", latest=True).collect()
     assert {(row["topic"], bytes(row["key"]), bytes(row["value"])) for row in rows} == expected
