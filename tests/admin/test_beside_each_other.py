@@ -9,6 +9,8 @@ import pytest
 from tests.support.steps import another
 from txnlog import TopicPartition
 from txnlog.errors import CorruptRecord
+from txnlog.log.retired_segments import read_notes
+from txnlog.log.topic_log import TopicLog
 from txnlog.results import MaintenanceFailure, Merge
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
@@ -153,3 +155,52 @@ def test_a_file_that_is_lost_is_a_failure_still() -> None:
     (failure,) = [one for one in steps if isinstance(one, MaintenanceFailure)]
     assert isinstance(failure.error, CorruptRecord)
     assert {one.partition for one in steps if isinstance(one, Merge)} == {1}
+
+
+@pytest.mark.parametrize("what", ["delete_records", "delete"])
+def test_a_writer_that_is_faster_costs_no_second_look_at_all_segments(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """That takes longer than it waits between two entries, and the race would be lost for ever.
+
+    What it has placed meanwhile is deleted with the topic; and stays, if old records are deleted.
+    """
+    store, _ = new_store("kafka", "delete", shares_files=False)
+    looks: list[str] = []
+    for method in ("placed", "whole_segments"):
+        real = getattr(TopicLog, method)
+        monkeypatch.setattr(
+            TopicLog, method, lambda *args, real=real: (looks.append("look"), real(*args))[1]
+        )
+    faster = iter(range(3))
+
+    def append(request: str) -> None:
+        if request.startswith("put_if_absent topics/t/log/") and next(faster, None) is not None:
+            with another(store).producer() as producer:
+                producer.send("t", "new", key="new", partition=0)
+
+    slow = attach(FaultyStorage(store.storage, before_request=append), clock=store.logs.clock)
+    if what == "delete":
+        slow.topics.delete("t")
+        assert [*store.storage.list_all("topics/t/data")] == []
+    else:
+        slow.topics.delete_records({TopicPartition("t", 0): ROUNDS})
+        assert keys(store) == {(0, b"new"), *((1, f"k{n}".encode()) for n in range(3))}
+    assert next(faster, None) is None
+    assert looks == ["look"]
+
+
+def test_records_deleted_meanwhile_are_looked_at_again() -> None:
+    """A trim that has lost a race to another one, or to a rewrite, names what it lets go itself."""
+    store, _ = new_store("kafka", "delete", shares_files=False)
+    faster = iter([2])
+
+    def trim_less(request: str) -> None:
+        if request.startswith("put_if_absent topics/t/log/"):
+            for offset in faster:
+                another(store).topics.delete_records({TopicPartition("t", 0): offset})
+
+    slow = attach(FaultyStorage(store.storage, before_request=trim_less), clock=store.logs.clock)
+    slow.topics.delete_records({TopicPartition("t", 0): ROUNDS})
+    notes = read_notes(store.storage, "t")
+    assert sorted(len(note.retired.segments) for note in notes if note.retired) == [2, 2]

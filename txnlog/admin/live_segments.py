@@ -33,6 +33,16 @@ def placed_refs(topic: str, state: TopicState) -> Iterator[tuple[SegmentRef, Seg
             )
 
 
+def placed_since(topic: str, state: TopicState, entry: int) -> Iterator[tuple[SegmentRef, Segment]]:
+    """The segments that entries from this one on have placed, as far as they are not settled."""
+    for number, part in enumerate(state.partitions):
+        rewritten = [rewrite.segment for rewrite in part.rewrites if rewrite.entry >= entry]
+        for segment in (*(one for one in part.segments if one.entry >= entry), *rewritten):
+            if not segment.stored.is_empty:
+                stored = segment.stored
+                yield SegmentRef(topic, number, stored.name, stored.position), segment
+
+
 def placed_files(topic: str, state: TopicState) -> set[FileKey]:
     """The files of these segments. A shared file is placed as long as one of its segments is."""
     return {ref.file_key for ref, _ in placed_refs(topic, state)}

@@ -17,7 +17,7 @@ from txnlog import names
 from txnlog.admin.disk_usage import PartitionUsage, disk_usage
 from txnlog.admin.found import Found
 from txnlog.admin.intent import writes
-from txnlog.admin.live_segments import placed_refs
+from txnlog.admin.live_segments import placed_refs, placed_since
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
 from txnlog.admin.trim import trim
 from txnlog.arguments import names_wrong_arguments
@@ -50,7 +50,8 @@ from txnlog.inspect.descriptions import RecordDeletion, SegmentDescription, Topi
 from txnlog.inspect.log_dump import DumpedEntry, dump_log
 from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
-from txnlog.names import TopicPartition
+from txnlog.names import SegmentRef, TopicPartition
+from txnlog.state.segment import Segment
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import ENTRY_DECODER, Altered, Deleted
 from txnlog.storage.base import for_each
@@ -256,25 +257,28 @@ class TopicAdmin:
             state.check_exists(topic, topic_id)
         # Before: afterwards it may be that of another topic, which is created already.
         self._logs.storage.set_replication_factor(topic, None)
-        doomed: dict[str, None] = {}
+        # Before: listing all segments takes longer than a busy topic waits between two entries.
+        whole = log.whole_segments()
+        found = [*placed_refs(topic, whole)]
+        added: list[tuple[SegmentRef, Segment]] = []
 
         def build(state: TopicState) -> Deleted:
             nonlocal topic_id
             state.check_exists(topic, topic_id)
             topic_id = state.topic_id
-            doomed.clear()
-            doomed.update(
-                (file, None)
-                for ref, segment in placed_refs(topic, log.manifests.unfold(state))
-                for file in ref.files(
-                    segment.stored.batch_count,
-                    segment.stored.size_bytes,
-                    has_aborted=segment.stored.kafka is not None,
-                )
-            )
+            added[:] = placed_since(topic, state, whole.next_entry)
             return Deleted(nonce, self._logs.clock.now_ms())
 
         log.append(build)
+        doomed = {
+            file: None
+            for ref, segment in (*found, *added)
+            for file in ref.files(
+                segment.stored.batch_count,
+                segment.stored.size_bytes,
+                has_aborted=segment.stored.kafka is not None,
+            )
+        }
         discard_files(self._logs.storage, [*doomed])
         self._logs.tidy([log])
 

@@ -27,9 +27,10 @@ def trim(
 ) -> None:
     """Move the log start offsets of a topic's partitions up, all in one entry.
 
-    ``choose`` gives the new ones of partitions for the newest state, and may be called several
-    times; if it gives none, nothing changes. While other writers are faster it goes on for
-    ``timeout_ms``.
+    ``choose`` gives the new ones of partitions for a state; if it gives none, nothing changes. It
+    is called again if other records were deleted or rewritten since, not for what was appended:
+    finding many segments takes longer than a busy topic waits between two entries. While other
+    writers are faster it goes on for ``timeout_ms``.
 
     Raises UnknownTopicOrPartition; StorageError: the outcome is unknown, and repeating it does no
     harm.
@@ -37,12 +38,27 @@ def trim(
     nonce = logs.clock.token()
     released: list[FileKey] = []
     topic_id = ""
+    chosen: tuple[object, dict[int, int]] = None, {}
 
     def build(state: TopicState) -> Trimmed | None:
-        nonlocal topic_id
+        nonlocal topic_id, chosen
         state.check_exists(log.name)
         assert state.topic_id is not None
         topic_id = state.topic_id
+        held = (
+            topic_id,
+            state.settled,
+            [
+                (part.log_start_offset, [rewrite.entry for rewrite in part.rewrites])
+                for part in state.partitions
+            ],
+        )
+        if chosen[0] != held:
+            chosen = held, find(state)
+        starts = chosen[1]
+        return Trimmed(nonce, logs.clock.now_ms(), starts) if starts else None
+
+    def find(state: TopicState) -> dict[int, int]:
         starts = choose(state)
         spans = {
             partition: (state.partitions[partition].log_start_offset, start)
@@ -60,7 +76,7 @@ def trim(
             for number, part in enumerate(state.partitions)
         ]
         released[:] = files_let_go(log, state, let_go, ends)
-        return Trimmed(nonce, logs.clock.now_ms(), starts) if starts else None
+        return starts
 
     if log.append(build, timeout_ms=timeout_ms) is None:
         return
