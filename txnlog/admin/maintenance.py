@@ -111,6 +111,7 @@ class Maintenance:
         self._places = check_places(publish)
         self._run_tasks = run_tasks
         self._unpublished: set[str] = set()
+        self._unknown: set[str] = set()
 
     def steps(self) -> Iterator[MaintenanceStep]:
         """Do everything, and yield each thing when it is done.
@@ -150,17 +151,19 @@ class Maintenance:
         # Its own logs: a topic's memory is freed before the next one.
         logs = Logs(self._logs.storage, self._logs.config, self._logs.clock)
         yield self._part("retention", topic, partial(self._retain, logs, topic, times))
-        yield self._part("compaction", topic, partial(self._compact, logs, topic, times))
-        yield self._part("merging", topic, partial(self._merge, logs, topic))
-        # Behind what makes other files, before what deletes those that the table has named.
-        yield self._part("publishing", topic, partial(self._publish, logs, topic))
+        if topic not in self._unknown:  # a deleted one is there for ever
+            yield self._part("compaction", topic, partial(self._compact, logs, topic, times))
+            yield self._part("merging", topic, partial(self._merge, logs, topic))
+            # Behind what makes other files, before what deletes those that the table has named.
+            yield self._part("publishing", topic, partial(self._publish, logs, topic))
         yield self._part("vacuum", topic, partial(self._vacuum, logs, topic, ages))
 
     def _retain(self, logs: Logs, topic: str, times: Times) -> Iterable[MaintenanceStep]:
         try:
             return apply_retention(logs, topic, times.earliest_ms, dry_run=self._dry_run)
         except UnknownTopicOrPartition:
-            return []  # it was deleted, or never existed: vacuum tells
+            self._unknown.add(topic)  # it was deleted, or never existed: vacuum tells
+            return []
 
     def _compact(self, logs: Logs, topic: str, times: Times) -> Iterator[MaintenanceStep]:
         try:

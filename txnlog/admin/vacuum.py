@@ -354,7 +354,9 @@ class _Run:
         for note in self.notes:
             if note.retired is None or note.retired.stage == "candidate":
                 continue
-            is_old = self._ages.reached(note.path, self._delay_ms)
+            is_old = self._may_be_old(note.retired) and self._ages.reached(
+                note.path, self._delay_ms
+            )
             for key in note.retired.segments:
                 noted[key] = noted.get(key) or self._reason(key, note.retired, is_old=is_old)
         unknown = []
@@ -365,6 +367,11 @@ class _Run:
             elif (reason := noted[key]) is not None:
                 self.due[key] = reason
         self.found_now = {*self._find_old(unknown)}
+
+    def _may_be_old(self, note: Retired) -> bool:
+        """False if it was put a while ago by its writer's clock: that costs no request."""
+        now_ms = self._ages.now_ms
+        return now_ms is None or not 0 <= now_ms - note.at_ms < self._delay_ms
 
     def _find_old(self, keys: Sequence[FileKey]) -> list[FileKey]:
         """The segments whose files have all reached the orphan age, and the topic itself too.
