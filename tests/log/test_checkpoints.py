@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import txnlog
 from tests.support.steps import another, append, begin, checkpoint, values
 from tests.support.storage.disturbed_storages import HookedStorage
 from txnlog.errors import (
@@ -41,6 +44,20 @@ def test_checkpoints_stand_in_for_deleted_entries(store: Store, clock: VirtualCl
     expected = [b"%d" % turn for turn in range(140)]
     assert values(another(store)) == expected
     assert values(store) == expected
+
+
+def test_nothing_is_put_behind_a_newest_entry_that_is_lost(tmp_path: Path) -> None:
+    """Its checkpoint is there and can be read. Who writes is told what is missing, at once."""
+    store = txnlog.open(str(tmp_path), create=True, clock=VirtualClock())
+    store.topics.create("t", partitions=1)
+    append(store, b"0")
+    checkpoint(store)
+    newest = max((tmp_path / "topics/t/log").glob("*.json"))
+    newest.unlink()
+    other = another(store)
+    assert values(other) == [b"0"]
+    with pytest.raises(TxnlogError, match=f"{newest.name} is missing, though a checkpoint tells"):
+        append(other, b"1")
 
 
 def test_superseded_checkpoints_go(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

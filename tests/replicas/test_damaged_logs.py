@@ -274,17 +274,46 @@ def test_a_leader_that_has_lost_an_entry_in_the_middle(tmp_path: Path) -> None:
     check_whole(tmp_path, "1", "2")
 
 
-def test_what_lies_below_a_checkpoint_was_deleted(tmp_path: Path) -> None:
+def test_what_lies_in_a_closed_chapter_was_deleted(tmp_path: Path) -> None:
     """The deletion begins at the leader: nothing comes back from where it has not been yet."""
     store = make_written(tmp_path, "1")
     for root in (FIRST, SECOND):
         checkpoint = tmp_path / root / ENTRY.replace("1.json", "1.checkpoint")
         checkpoint.write_bytes((tmp_path / root / ENTRY).read_bytes())
-    (tmp_path / FIRST / ENTRY).unlink()
-    assert f"topics/t/log/{store.storage.list_names('topics/t/log')[-1]}" != ENTRY
-    assert not (tmp_path / FIRST / ENTRY).exists()
+        mark = tmp_path / root / "topics/t/log" / names.closing_mark(0, 1)
+        mark.write_bytes((tmp_path / root / ENTRY).read_bytes())
+    first = ENTRY.replace("1.json", "0.json")
+    (tmp_path / FIRST / first).unlink()
+    assert f"topics/t/log/{store.storage.list_names('topics/t/log')[0]}" != first
+    assert not (tmp_path / FIRST / first).exists()
     (found,) = Replicas(store).verify()
     assert (found.kind, found.members) == ("extra", ("r1-0",))
+
+
+@pytest.mark.parametrize("undecided", [False, True])
+def test_a_leader_that_has_lost_what_a_checkpoint_tells_of(
+    tmp_path: Path, *, undecided: bool
+) -> None:
+    """The newest entry, beside it, or one below it that a transaction has yet to decide.
+
+    It is built on all the same, and only what lies in closed chapters is ever deleted.
+    """
+    store = make_written(tmp_path, "1")
+    producer = store.producer(transactional_id="w")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", value=b"2")
+    producer.flush()
+    if not undecided:
+        producer.commit_transaction()
+    write(store, "3")
+    store.logs.topic("t").checkpoint_at_end()
+    lost = ENTRY.replace("1.json", f"{2 if undecided else 3}.json")
+    (tmp_path / FIRST / lost).unlink()
+    write(reopened(tmp_path), "4")
+    if undecided:
+        producer.commit_transaction()
+    check_whole(tmp_path, "1", "2", "3", "4")
 
 
 def test_a_lost_entry_is_repaired(tmp_path: Path) -> None:

@@ -125,6 +125,11 @@ def marks_below(listed: Sequence[str], number: int) -> list[str]:
     return [name for name, mark in found if mark and mark[0] + _size(mark[1]) <= number]
 
 
+def is_closed(number: int, listed: Sequence[str]) -> bool:
+    """Whether a listing of a log's folder has a mark that closes entry ``number``."""
+    return _Marks(listed).covering(number) is not None
+
+
 def is_widened(mark: str, listed: Sequence[str]) -> bool:
     """Whether a listing of a log's folder has a wider mark that closes all that this one does."""
     first, level = names.parse_closing_mark(mark) or (0, LEVELS)

@@ -453,6 +453,7 @@ class StateLog(Generic[EntryT, StateT]):
             _logger.warning("%s; %s is read again", error, self.log.folder)
             self._drop()
             self.refresh()  # nothing of ours is in doubt
+            self._check_newest(newest_file)
             return None
         if self._may_be_freed(number, self._listed_at):
             _logger.warning("%s was put, and its name may have been freed", self.log.path(number))
@@ -460,6 +461,21 @@ class StateLog(Generic[EntryT, StateT]):
             return None
         self._change(lambda state: state.apply(number, entry))
         return number
+
+    def _check_newest(self, missed: int) -> None:
+        """Raise StorageError if a file that was missed is the newest one, and still not there.
+
+        A checkpoint alone knows it. Who has read less may put another one there, so nobody goes on.
+        """
+        if self._state.newest_file != missed or all(self.log.ask([(missed, LogFile.ENTRY)])):
+            return
+        if not self.log.chapters.is_closed(missed):
+            lost = StorageError(
+                f"{self.log.path(missed)} is missing, though a checkpoint tells of it, and nothing "
+                "can be put behind it; restore it from a backup"
+            )
+            lost.retriable = False
+            raise lost
 
     def confirm_read(self) -> None:
         """Make durable what was read of the log: something elsewhere follows from it.

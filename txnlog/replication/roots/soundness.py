@@ -31,7 +31,7 @@ import msgspec
 
 from txnlog import names
 from txnlog.errors import ObjectNotFound
-from txnlog.log.chapters import first_of_widest, is_widened, marks_below
+from txnlog.log.chapters import first_of_widest, is_closed, is_widened, marks_below
 from txnlog.names import LogFile
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
@@ -236,10 +236,10 @@ def bring_back_mark(agreement: Agreement, epoch: Epoch, name: str) -> bool:
 class _Numbered:
     """A folder whose objects have numbers, and the kinds that allow to delete lower numbers.
 
-    Of a topic or group only what is below a checkpoint is deleted, markers after their entries; of
-    an id what is below the newest state, of lists those below the newest. A dead id's log alone
-    goes as a whole, and leaves a copy of its last state. Closing marks are deleted with that, or
-    when there is a wider one.
+    Of a topic or group only checkpoints below another one are deleted, and what is below one in
+    closed chapters, markers after their entries; of an id what is below the newest state, of lists
+    those below the newest. A dead id's log alone goes as a whole, and leaves a copy of its last
+    state. Closing marks are deleted with that, or when there is a wider one.
     """
 
     folder: str
@@ -256,6 +256,11 @@ class _Numbered:
         if names.is_log_folder(folder):
             return cls(folder, frozenset(LogFile), LogFile.CHECKPOINT)
         return None
+
+    @property
+    def needs_marks(self) -> bool:
+        """Whether entries are deleted in closed chapters alone."""
+        return self.kept_from is LogFile.CHECKPOINT
 
     def parse(self, name: str) -> tuple[int, LogFile | None] | None:
         if self.kinds is None:
@@ -304,7 +309,13 @@ def _lost(
         at = bisect_right(entries, number) - 1
         has_entry = at >= 0 and number - entries[at] < MOST_TOGETHER
         is_marker = kind in (LogFile.COMMIT, LogFile.ABORT)
-        if number > kept_from or (is_marker and has_entry):
+        # That of the checkpoint, or of what it calls undecided, is needed.
+        is_kept = kind is not LogFile.CHECKPOINT and numbered.needs_marks
+        if (
+            number > kept_from
+            or (is_marker and has_entry)
+            or (is_kept and not is_closed(number, marks))
+        ):
             yield name
 
 
@@ -316,9 +327,9 @@ def _of_leader(
     So what allowed to delete it is among it.
     """
     number = int(min(lacked)[: names.NUMBER_DIGITS])
-    if any(map(numbered.is_mark, lacked)):
+    if numbered.needs_marks or any(map(numbered.is_mark, lacked)):
         number = first_of_widest(number)
-    if numbered.kept_from is LogFile.CHECKPOINT:
+    if numbered.needs_marks:
         number -= MOST_TOGETHER - 1  # a marker's bundle
     start_after = names.log_file_prefix(max(number, 0))
     return _ask(
