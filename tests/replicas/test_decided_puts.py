@@ -106,12 +106,24 @@ def test_nobody_is_put_out_who_has_what_the_leader_has(
 def test_who_has_other_bytes_than_the_leader_is_put_out(
     roots: Roots, storage: ReplicatedStorage
 ) -> None:
-    """They have reached the leader alone."""
+    """They have reached the leader and another one."""
+    roots.heap("c-0").put(NAME, THEIRS)
     at(roots, "b-0", lambda: roots.heap("a-0").put(NAME, THEIRS))
     at(roots, "a-0", lambda: roots.heap("a-0").put(NAME, THEIRS))
     assert not storage.put_decided(NAME, OURS)
-    assert held(roots) == {"a-0": THEIRS}
+    assert held(roots) == {"a-0": THEIRS, "c-0": THEIRS}
     assert storage.get(NAME) == THEIRS
+
+
+def test_a_leader_that_alone_has_other_bytes_is_put_out(
+    roots: Roots, storage: ReplicatedStorage
+) -> None:
+    """They were never acknowledged; what all others have may be, and it may have lost that."""
+    at(roots, "b-0", lambda: roots.heap("a-0").put(NAME, THEIRS))
+    at(roots, "a-0", lambda: roots.heap("a-0").put(NAME, THEIRS))
+    assert storage.put_decided(NAME, OURS)
+    assert held(roots) == {"b-0": OURS, "c-0": OURS}
+    assert storage.get(NAME) == OURS
 
 
 def test_a_follower_with_other_bytes_is_put_out(roots: Roots, storage: ReplicatedStorage) -> None:

@@ -17,13 +17,15 @@ from tests.support.replication.replica_folders import (
     make,
     reopened,
     skip_probes,
+    values,
     write,
 )
 from txnlog import names
-from txnlog.errors import ObjectNotFound, TopicAlreadyExists
+from txnlog.errors import ObjectNotFound, ProducerFenced, TopicAlreadyExists
 from txnlog.log import manifests
 from txnlog.log.chapters import ClosingMark
 from txnlog.names import TopicPartition
+from txnlog.producer import Producer
 from txnlog.replication import Replicas
 from txnlog.replication.roots.replicated_storage import find_replicated
 from txnlog.replication.roots.scrub import scrub
@@ -73,6 +75,12 @@ def work(store: txnlog.Store) -> Iterator[None]:
         with store.producer() as plain:
             plain.send("t", value=b"plain-%d" % number)
         yield
+
+
+def commit_with(producer: Producer, value: bytes) -> None:
+    producer.begin_transaction()
+    producer.send("t", value=value)
+    producer.commit_transaction()
 
 
 def commit_one(store: txnlog.Store) -> None:
@@ -177,6 +185,35 @@ def test_what_is_left_of_a_dead_id_is_not_lost(tmp_path: Path) -> None:
     reopened(tmp_path).producer(transactional_id="x").init_transactions()
     assert reopened(tmp_path).transactions.describe("x").producer_epoch >= 0
     assert len(Replicas(store).describe().in_sync) == 2
+
+
+@pytest.mark.parametrize("early", [False], ids=["entries"])
+@pytest.mark.parametrize("roots", [2, 3])
+@pytest.mark.parametrize("by", ["the fenced instance", "a reader"])
+def test_a_fence_whose_name_the_leader_gives_away(tmp_path: Path, roots: int, by: str) -> None:
+    """Who was fenced puts the next state without a listing: it stays fenced, by what others have.
+
+    The leader leaves the set, whoever notices it first.
+    """
+    store = make(tmp_path)
+    if roots == 3:
+        Replicas(store).add(str(tmp_path / "c"))
+    store.topics.create("t", partitions=1)
+    fenced, newer = (reopened(tmp_path).producer(transactional_id="x") for _ in range(2))
+    fenced.init_transactions()
+    newer.init_transactions()
+    lost = max((tmp_path / FIRST / "transactions/x").glob("*.json"))
+    before = lost.with_name(f"{int(lost.stem) - 1:020}.json")
+    lost.unlink()
+    if by == "a reader":
+        lost.write_bytes(before.read_bytes())  # any other state will do
+        reopened(tmp_path).transactions.describe("x")
+    with pytest.raises(ProducerFenced):
+        commit_with(fenced, b"fenced")
+    commit_with(newer, b"newer")
+    assert values(reopened(tmp_path)) == ["newer"]
+    others = ("r1-0", "r2-0")[: roots - 1]
+    assert Replicas(reopened(tmp_path)).describe().in_sync == others
 
 
 @WITH_CHECKPOINTS

@@ -5,7 +5,8 @@ markers and CompleteCommit. Rules (what the real thing keeps, beside those of re
  1. The bytes of a commit's marker, and of the state behind a prepared one, follow from the prepared
     state alone: no clock, no token. So they are put at the leader and at all others side by side;
     then the epochs are looked at. Whether such a name was taken is for the leader to say.
- 2. If the leader has other bytes (somebody else's), members are compared with those.
+ 2. If the leader has other bytes (somebody else's), members are compared with those. One that
+    differs is out; the leader is, if all others in sync have what this one has.
  3. A state is believed to be everywhere only where its bytes were compared, never by a listing.
  4. Data is put without a look of its own. Any look that begins after it, and before something
     names it, will do; if it finds another epoch, the data is put anew under that one.
@@ -51,12 +52,12 @@ class Lost(Exception):
 
 
 class Fails(Exception):
-    """A member is down, or (``useless``) has other bytes."""
+    """A member is down, or has other bytes than the leader under a name (``other``)."""
 
-    def __init__(self, member: Member, *, useless: bool = False) -> None:
+    def __init__(self, member: Member, other: Name | None = None) -> None:
         super().__init__(member)
         self.member = member
-        self.useless = useless
+        self.other = other
 
 
 class State(NamedTuple):
@@ -145,7 +146,7 @@ class Model:
     def put_same(self, member: Member, name: Name, data: object) -> Steps[None]:
         yield ""
         if self.at(member).setdefault(name, data) != data:
-            raise Fails(member, useless=True)
+            raise Fails(member, name)
 
     def together(self, all_steps: Iterable[Steps[None]]) -> Steps[list[Fails | None]]:
         """Side by side, in any order; what each has failed with."""
@@ -176,7 +177,7 @@ class Model:
             yield ""
             found = self.at(member).get(name, data)
             if found != data:
-                raise Fails(member, useless=True)
+                raise Fails(member, name)
             yield from self.put_same(member, name, data)
 
     # -- epochs ----------------------------------------------------------------------------------
@@ -198,8 +199,20 @@ class Model:
         me.known = len(self.epochs) - 1
         return put
 
-    def put_out(self, me: Process, gone: Member) -> Steps[None]:
+    def gave_away(self, epoch: Epoch, member: Member, name: Name) -> Steps[bool]:
+        """Whether all others in sync have what this one has: the leader may have lost that."""
+        found = set()
+        for one in epoch.in_sync[1:]:
+            yield ""
+            if one[0] in self.down:
+                return False
+            found.add(self.held[one].get(name))
+        return member in epoch.in_sync and len(found) == 1
+
+    def put_out(self, me: Process, gone: Member, only: int | None = None) -> Steps[None]:
         number = yield from self.look(me)
+        if only not in (None, number):
+            return
         epoch = self.epochs[number]
         left = {**epoch.left, **({gone: number} if gone in epoch.in_sync else {})}
         rest = tuple(member for member in epoch.in_sync if member != gone)
@@ -227,9 +240,12 @@ class Model:
             try:
                 result = yield from step(epoch)
             except Fails as failed:
-                if failed.useless:
+                if failed.other is not None:
                     self.judge_useless(epoch, failed.member)
-                if failed.useless or self.chance.random() < 0.5:
+                    if (yield from self.gave_away(epoch, failed.member, failed.other)):
+                        yield from self.put_out(me, epoch.leader, number)
+                        continue
+                if failed.other is not None or self.chance.random() < 0.5:
                     yield from self.put_out(me, failed.member)
                 else:
                     yield from self.look(me)

@@ -27,14 +27,14 @@ CHUNK_BYTES = 8 << 20
 
 
 def put_at(agreement: Agreement, epoch: Epoch, member: Member, name: str, data: bytes) -> bool:
-    """:func:`put_same` at a member. Raises MemberFailed: it is no use if it has other bytes."""
+    """:func:`put_same` at a member. Raises MemberFailed: of it and the leader one is no use."""
     try:
         return agreement.ask(
             epoch, member, lambda storage: put_same(storage, name, data), put_bytes=len(data)
         )
     except MemberFailed as failed:
         if isinstance(failed.error, Diverged) and member != epoch.leader:
-            raise MemberFailed(member, failed.error, useless=True) from failed.error
+            raise diverged_at(agreement, epoch, member, name) from failed.error
         if isinstance(failed.error, Damaged) and member != epoch.leader:
             if (member, name) in agreement.left_damaged:
                 return False
@@ -76,7 +76,7 @@ def help_out(
             continue
         if is_sound(name, found) is False:
             raise damaged_at(agreement, epoch, member, name, data)
-        raise diverged_at(epoch, member, name)
+        raise diverged_at(agreement, epoch, member, name)
     if not missing:
         return
     # What others have the leader must not lose, or another race for the name would be decided.

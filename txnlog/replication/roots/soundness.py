@@ -12,6 +12,8 @@ docs/REPLICATION.md has the rules; they are safe since:
   doubt: the order of deletions tells that nobody deletes it. It is put at the leader before
   somebody takes its number, takes a transaction for aborted since a marker is missing, or a name
   for one that was never freed; if somebody has, that decides.
+* If somebody has taken the name at the leader since, and all others in sync have what it has lost,
+  the leader leaves the set: what it has now was never acknowledged, since they would have it.
 * What nobody in sync has whole stays where it is, so that its name stays taken.
 """
 
@@ -371,10 +373,31 @@ def _hand_over(agreement: Agreement, epoch: Epoch, heir: Member, why: str) -> bo
     return agreement.propose(elected(epoch, heir, agreement.proposer(why), keep=True))
 
 
-def diverged_at(epoch: Epoch, member: Member, name: str) -> MemberFailed:
-    """A follower's object is as it was written, and not the leader's: it leaves the set."""
-    error = Diverged(f"{name} is not what the leader {epoch.leader} has")
-    return MemberFailed(member, error, useless=True)
+def diverged_at(agreement: Agreement, epoch: Epoch, member: Member, name: str) -> MemberFailed:
+    """A follower's object is as it was written, and not the leader's: it leaves the set.
+
+    Or the leader does, if all others in sync have what this one has: it has lost that, and has
+    given the name away. Raises MemberFailed: one of them fails.
+    """
+    why = f"{name} is not what the leader {epoch.leader} has"
+    if names.is_framed(name) and _gave_away(agreement, epoch, member, name):
+        lost = Diverged(f"{why}, and all others in sync have it: it has lost that, or never had it")
+        return MemberFailed(epoch.leader, lost, useless=True)
+    return MemberFailed(member, Diverged(why), useless=True)
+
+
+def _gave_away(agreement: Agreement, epoch: Epoch, member: Member, name: str) -> bool:
+    """Whether all in sync but the leader have what this follower has.
+
+    What the leader has was never acknowledged then: they would have it.
+    """
+    if member not in epoch.in_sync:
+        return False
+    try:
+        found = {_get(agreement, epoch, one, name) for one in epoch.in_sync if one != epoch.leader}
+    except ObjectNotFound:
+        return False
+    return len(found) == 1 and all(is_sound(name, data) for data in found)
 
 
 def damaged_at(
@@ -404,7 +427,7 @@ def _mend(agreement: Agreement, epoch: Epoch, member: Member, name: str, data: b
         if other == epoch.leader:
             return True  # another process has been there: the step tells
         if is_sound(name, found) is not False:
-            raise diverged_at(epoch, other, name)
+            raise diverged_at(agreement, epoch, other, name)
     _ask(agreement, epoch, epoch.leader, lambda one: one.confirm(name))
     if not agreement.is_newest(epoch):
         return True
