@@ -206,7 +206,7 @@ def test_an_incarnation_that_has_the_only_log_stays(tmp_path: Path, log: str) ->
     producer.commit_transaction()
     Replicas(store).remove("r1")
     shutil.rmtree(tmp_path / FIRST / log)
-    with pytest.raises(InvalidOption, match=rf"r1-0 has 1 logs .* {log}: look"):
+    with pytest.raises(InvalidOption, match=rf"r1-0 has . objects .* {log}/"):
         Replicas(reopened(tmp_path)).forget("r1-0")
     shutil.copytree(tmp_path / SECOND / log, tmp_path / FIRST / log)
     assert Replicas(reopened(tmp_path)).forget("r1-0").objects

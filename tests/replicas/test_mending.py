@@ -10,6 +10,8 @@ from tests.support.replication.replica_world import Roots
 from tests.support.replication.world_entries import entry_of
 from txnlog.errors import StorageError
 from txnlog.replication.roots.election import elect, take_out
+from txnlog.replication.roots.epochs import joining
+from txnlog.replication.roots.members import put_mark
 from txnlog.replication.roots.root_join import join
 from txnlog.testing import HeapStorage, VirtualClock
 
@@ -129,3 +131,17 @@ def test_who_joins_waits_for_the_one_that_has_it_whole(roots: Roots) -> None:
     before(roots.heap("b-0"), "get", 1, fail)
     assert join(agreement, "c", "heap://c").member == "c-1"
     assert has(roots, "c-1") == OURS
+
+
+def test_who_joins_is_not_given_what_is_damaged_by_readers(roots: Roots) -> None:
+    """Whoever brings it in may find it whole with one that has left, and its name is taken then."""
+    roots.heap("a-0").replace(NAME, DAMAGED)
+    storage = roots.plain(VirtualClock())
+    agreement = storage.agreement
+    take_out(agreement, "b")
+    put_mark(roots.heap("d-0"), "d-0", "heap://ctl")
+    assert agreement.propose(joining(roots.epoch(), "d-0", "heap://d", agreement.proposer("test")))
+    assert storage.list_names("topics/t/log") == [NAME.rpartition("/")[2]]
+    assert storage.get(NAME) == has(roots, "c-0") == DAMAGED
+    assert not roots.heap("d-0").list_names("topics/t/log")
+    assert "d-0" in roots.epoch().joining

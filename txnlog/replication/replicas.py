@@ -51,7 +51,7 @@ from txnlog.replication.roots.reassignment import Reassigned, reassign
 from txnlog.replication.roots.recovery import recover
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replication.roots.root_join import Joined, join
-from txnlog.replication.roots.verification import ReplicaDifference, verify
+from txnlog.replication.roots.verification import ReplicaDifference, share_logs, verify
 from txnlog.replication.roots.watermarks import LogWatermark, watermarks
 from txnlog.storage import check_location
 from txnlog.storage.logged import logged
@@ -248,7 +248,8 @@ class Replicas:
 
         Args:
             root: its name, as in :meth:`describe`.
-            force: copy nothing: data may then be at too few roots, or at none.
+            force: copy nothing: data may then be at too few roots, or at none, and so may what
+                others have lost of logs.
             dry_run: only check whether that is possible now, and what would be copied.
 
         Returns:
@@ -260,8 +261,11 @@ class Replicas:
                 changed meanwhile: call it again.
             StorageError: the controller fails.
         """
-        agreement = self._go_by_controller().agreement
+        storage = self._go_by_controller()
+        agreement = storage.agreement
         take_out(agreement, root, dry_run=True)
+        if not (force or dry_run):
+            share_logs(storage)  # it may alone have what the leader has lost
         if force or not places(agreement.refresh()):
             take_out(agreement, root, dry_run=dry_run)
             return []

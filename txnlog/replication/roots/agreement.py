@@ -293,21 +293,35 @@ class Agreement:
         so only members that were in sync when the leader was elected. Who came later was given
         nothing but what this leader has decided, and what everybody decides alike.
         """
+        others = (member for member in epoch.members if member != epoch.leader)
+        among = self._find_elected_among(epoch)
+        return among is None or not set(among).isdisjoint(others)
+
+    def had_other_leader(self, epoch: Epoch, former: Member) -> bool:
+        """Whether one that has left the set may have what its present leader has not decided.
+
+        As above: it was in sync when that one was elected, or left before.
+        """
+        among = self._find_elected_among(epoch)
+        left = epoch.left[former].epoch
+        return among is None or former in among or left < epoch.leader_since
+
+    def _find_elected_among(self, epoch: Epoch) -> tuple[Member, ...] | None:
+        """Who was in sync when the leader was elected; () if it always led, None if unknown."""
         since = epoch.leader_since
         if since == 0:
-            return False
+            return ()
         if self.lost is not None:
-            return True
+            return None
         if self._elected_among[0] != since:
             try:
                 first = epoch
                 if epoch.number != since:
                     first = self.ask_controller(partial(self.controller.at, since))
             except StorageError:
-                return True
+                return None
             self._elected_among = since, first.in_sync
-        others = (member for member in epoch.members if member != epoch.leader)
-        return not set(self._elected_among[1]).isdisjoint(others)
+        return self._elected_among[1]
 
     def storage(self, epoch: Epoch, member: Member) -> Storage:
         """The storage of one member."""

@@ -221,6 +221,11 @@ def by_last_in_sync(epoch: Epoch) -> list[Member]:
     return sorted(epoch.left, key=lambda member: -epoch.left[member].epoch)
 
 
+def of_this_history(epoch: Epoch) -> list[Member]:
+    """Those that were in sync since the last unclean election, if there was one; as above."""
+    return [one for one in by_last_in_sync(epoch) if epoch.left[one].epoch >= epoch.last_unclean]
+
+
 def last_in_sync(epoch: Epoch, root: str) -> Member | None:
     """A root's member that was last in sync; None if it never was."""
     was = [member for member in epoch.left if root_of(member) == root]

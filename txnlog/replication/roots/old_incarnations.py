@@ -33,6 +33,7 @@ from txnlog.replication.roots.epochs import (
     member_of,
     root_of,
 )
+from txnlog.replication.roots.former_members import is_of_log
 from txnlog.replication.roots.listings import Listings, add_listing
 from txnlog.replication.roots.members import MemberOpener, read_mark, without_mark
 from txnlog.replication.roots.placed_data import IsReplaced
@@ -108,8 +109,10 @@ def forget(
     look = partial(check_root, storage, epoch, root_of(member))
     agreement.slowness.ask(root_of(member), look, time_for(epoch))
     try:
+        only = _whole_alone(storage, epoch, member)
+        _check_whole(member, [*filter(is_of_log, only)])  # logs tell what data is needed
         _check_data(agreement, epoch, member, is_sound, is_replaced)
-        _check_whole(storage, epoch, member)
+        _check_whole(member, only)
         if not dry_run:
             _keep_epoch(agreement, epoch, member)
             if member in epoch.left:
@@ -270,13 +273,14 @@ class _Files:
         self.count, self._bytes = self.count + 1, self._bytes + size_bytes
 
 
-def _check_whole(storage: ReplicatedStorage, epoch: Epoch, member: Member) -> None:
-    """Check that members in sync have whole whatever this one has so and was not deleted.
+def _whole_alone(storage: ReplicatedStorage, epoch: Epoch, member: Member) -> list[str]:
+    """What this one has whole, was not deleted, and no member in sync has whole.
 
-    Of data, a root that has joined since took what was whole.
+    Of data, a root that has joined since took what was whole. Raises InvalidOption: it alone has
+    a log.
     """
     if member not in epoch.left:
-        return
+        return []
     agreement = storage.agreement
 
     def has_store_file(one: Member) -> bool:
@@ -289,15 +293,21 @@ def _check_whole(storage: ReplicatedStorage, epoch: Epoch, member: Member) -> No
     only = whole_alone(agreement, epoch, member, framed)
     if not any(map(has_store_file, epoch.in_sync)) and has_store_file(member):
         only.append(names.STORE_FILE)
-    if only:
-        raise InvalidOption(
-            f"{member} has {len(only)} objects of logs whole that no root in sync has whole, such "
-            f"as {only[0]}: look at it there"
-        )
-    if lost := _lost_logs(storage, framed):
+    if not only and (lost := _lost_logs(storage, framed)):
         raise InvalidOption(
             f"{member} has {len(lost)} logs of which no root in sync has anything, such as "
             f"{lost[0]}: look at it there"
+        )
+    return only
+
+
+def _check_whole(member: Member, only: Sequence[str]) -> None:
+    if only:
+        raise InvalidOption(
+            f"{member} has {len(only)} objects of logs whole that no root in sync has whole, such "
+            f"as {only[0]}: a root that joins (`txnlog replicas add`) takes from it what certainly "
+            "was acknowledged. Look at the rest there: if nobody needs it, delete that folder, and "
+            f"`txnlog replicas forget {member} --lost`"
         )
 
 

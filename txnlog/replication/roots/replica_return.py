@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ _JOINS_IN_MS: Final = 24 * 3600 * 1000
 """After this time of joining the process counts as killed: another may start over."""
 _FIRST_PAUSE_MS: Final = 10 * 60 * 1000
 _LONGEST_PAUSE_MS: Final = 24 * 3600 * 1000
+_logger = logging.getLogger(__name__)
 Prepare: TypeAlias = Callable[[ReplicatedStorage, str], tuple[str, str]]
 
 
@@ -118,8 +120,10 @@ def return_roots(
             newest = agreement.refresh()
             look = partial(old_incarnations, storage, newest, root)
             for old in outdated(newest, agreement.slowness.ask(root, look, time_for(newest))):
-                with suppress(InvalidOption):  # it has the only copy of data
+                try:
                     forget(storage, old, is_sound, is_replaced=is_replaced)
+                except InvalidOption as kept:  # it has the only copy of something
+                    _logger.warning("replicas: %s stays: %s", old, kept)
         except TxnlogError as error:
             failed = failed or error
     if failed is not None:

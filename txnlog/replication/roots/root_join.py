@@ -3,8 +3,8 @@
 1. Its folder is marked, and the next epoch names it as joining: from then on writers write to it.
 2. Everything in a listing of the leader made *after* that is copied, but for data that an earlier
    incarnation of the root has whole.
-3. What the leader has lost is given to both by those that have it: of logs by others in sync, of
-   what the logs name by any that are in sync, or were.
+3. What the leader has lost is given to both by those that have it and are in sync, or were: of
+   logs only what was decided. What it has damaged is taken from them, too.
 4. Objects deleted meanwhile are deleted there again.
 5. A further epoch of the same leader, under which it has been joining throughout, puts it in sync.
 """
@@ -35,6 +35,7 @@ from txnlog.replication.roots.epochs import (
     joined,
     joining,
     next_incarnation,
+    of_this_history,
     root_of,
     without,
 )
@@ -49,8 +50,8 @@ from txnlog.replication.roots.soundness import (
     IsSound,
     NamedFiles,
     bring_back_lost,
+    bytes_to_join_with,
     names_nothing,
-    sound_bytes,
 )
 
 T = TypeVar("T")
@@ -163,12 +164,12 @@ def _listing(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
 def _find_lacked(agreement: Agreement, epoch: Epoch, member: Member) -> Iterator[str]:
     """What the member lacks of logs: the leader did, too, and has been given it by others since.
 
-    By this process, or by one that has met it.
+    By this process, or by one that has met it. Those that have left the set are asked, too.
     """
     lost: dict[str, dict[Member, set[str]]] = {}
-    followers = [one for one in epoch.in_sync if one != epoch.leader]
-    with Listings([*followers, epoch.leader, member]) as listings:
-        for one in followers:
+    others = [*(one for one in epoch.in_sync if one != epoch.leader), *of_this_history(epoch)]
+    with Listings([*others, epoch.leader, member]) as listings:
+        for one in others:
             with suppress(MemberFailed):
                 add_listing(listings, agreement, epoch, one, counts=_is_framed)
         for one in (epoch.leader, member):
@@ -181,9 +182,9 @@ def _find_lacked(agreement: Agreement, epoch: Epoch, member: Member) -> Iterator
             folder, _, last = name.rpartition("/")
             for one in holders:
                 lost.setdefault(folder, {}).setdefault(one, set()).add(last)
-    for folder, others in lost.items():
-        theirs = set().union(*others.values())
-        there = bring_back_lost(agreement, epoch, folder, (), others)
+    for folder, having in lost.items():
+        theirs = set().union(*having.values())
+        there = bring_back_lost(agreement, epoch, folder, (), having)
         yield from (f"{folder}/{last}" for last in sorted(theirs & there))
 
 
@@ -317,7 +318,7 @@ def _copy(
             source = source_of(agreement, epoch, name)
             agreement.ask(epoch, source, lambda storage: storage.confirm(name))
             if names.is_framed(name):
-                data = sound_bytes(agreement, epoch, name)
+                data = bytes_to_join_with(agreement, epoch, name)
                 put_at(agreement, epoch, member, name, data)
                 sizes.append(len(data))
             else:

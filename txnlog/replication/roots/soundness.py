@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,7 +37,13 @@ from txnlog.log.chapters import first_of_widest, is_closed, is_widened, marks_be
 from txnlog.names import LogFile
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
-from txnlog.replication.roots.epochs import Epoch, Member, elected
+from txnlog.replication.roots.epochs import Epoch, Member, elected, of_this_history
+from txnlog.replication.roots.former_members import (
+    contradicts,
+    is_of_log,
+    sound_of_former,
+    was_decided,
+)
 from txnlog.replication.roots.listings import portions
 from txnlog.replication.roots.same_bytes import Damaged, Diverged, is_sound, says_the_same
 from txnlog.replication.roots.slowness import time_for
@@ -109,6 +115,36 @@ def sound_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
     return data if found is None else found[1]
 
 
+def bytes_to_join_with(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
+    """What a joining member is given: a former one's, if that alone has it whole."""
+    data = sound_bytes(agreement, epoch, name)
+    if is_sound(name, data) is not False:
+        return data
+    return sound_of_former(agreement, epoch, name) or data
+
+
+def take_from_former(agreement: Agreement, epoch: Epoch, name: str) -> bool:
+    """Give a follower what all in sync have damaged, and a former member whole; whether it was.
+
+    Its name is taken, and nobody is told of other bytes: so a process that sleeps does no harm.
+    Raises ObjectNotFound, MemberFailed.
+    """
+    data = sound_of_former(agreement, epoch, name)
+    follower = next((one for one in epoch.in_sync if one != epoch.leader), None)
+    if data is None or follower is None or not agreement.is_newest(epoch):
+        return False
+    agreement.check_mark(epoch, follower)
+    _get(agreement, epoch, follower, name)  # it is there: nobody has deleted it
+    try:
+        _ask(agreement, epoch, follower, lambda one: one.replace(name, data))
+    except MemberFailed as failed:
+        if isinstance(failed.error, CannotReplace):
+            return False
+        raise
+    _logger.warning("replicas: %s was damaged everywhere, and is as a former member has it", name)
+    return True
+
+
 def list_framed(agreement: Agreement, epoch: Epoch, member: Member) -> Iterator[list[str]]:
     """What a member has that has a checksum of its own, in portions. Raises MemberFailed."""
     for some in portions(agreement, epoch, member, ""):
@@ -121,28 +157,43 @@ def whole_alone(
 ) -> list[str]:
     """Those that a member has whole, and nobody in sync but it; what was deleted is not among them.
 
-    All are read at the leader. Raises MemberFailed.
+    All are read at the leader. If a former member was given only what that has decided, it has
+    alone what that has given away since, too. Raises MemberFailed.
     """
     others = tuple(one for one in epoch.in_sync if one != member)
     without = msgspec.structs.replace(epoch, in_sync=others)
+    is_former = member in of_this_history(epoch)
+    decides = is_former and not agreement.had_other_leader(epoch, member)
+    gather = agreement.controller.storage.gather
 
-    def others_have(name: str) -> bool:
+    def is_alone(name: str) -> bool | None:
+        """None: the leader lacks it."""
         try:
-            return is_sound(name, sound_bytes(agreement, without, name)) is not False
+            data = sound_bytes(agreement, without, name)
         except ObjectNotFound:
-            # It is deleted at the leader first, or lost: who was out at that time tells nothing.
-            is_lost = member in epoch.in_sync and is_lost_by_leader(agreement, epoch, name)
-            return not is_lost or _whole_elsewhere(agreement, without, name) is not None
-
-    def is_alone(name: str) -> bool:
+            return None
+        is_entry = is_of_log(name) and name.endswith(f".{LogFile.ENTRY.value}")
+        if is_sound(name, data) is not False and not (decides and is_entry):
+            return False
         with suppress(ObjectNotFound):
-            return not others_have(name) and bool(
-                is_sound(name, _get(agreement, epoch, member, name))
-            )
+            theirs = _get(agreement, epoch, member, name)
+            return theirs != data and bool(is_sound(name, theirs))
         return False
 
-    judged = agreement.controller.storage.gather(partial(is_alone, name) for name in some)
-    return [name for name, is_only in zip(some, judged, strict=True) if is_only]
+    def is_left(name: str) -> bool:
+        if _whole_elsewhere(agreement, without, name) is not None:
+            return False
+        with suppress(ObjectNotFound):
+            return bool(is_sound(name, _get(agreement, epoch, member, name)))
+        return False
+
+    judged = dict(zip(some, gather(partial(is_alone, name) for name in some), strict=True))
+    # It is deleted at the leader first, or lost. What is lost with another history is announced.
+    lacked = [name for name in some if judged[name] is None]
+    asked = lacked if is_former or member in epoch.in_sync else []
+    lost = sorted(_lost_by_leader(agreement, epoch, asked))
+    judged |= zip(lost, gather(partial(is_left, name) for name in lost), strict=True)
+    return [name for name in some if judged[name]]
 
 
 def _whole_elsewhere(agreement: Agreement, epoch: Epoch, name: str) -> tuple[Member, bytes] | None:
@@ -172,29 +223,35 @@ def bring_back_lost(
     listed: Sequence[str],
     others: Mapping[Member, AbstractSet[str]],
 ) -> set[str]:
-    """Give the leader what it has lost of a log, or of manifests' lists, and others in sync have.
+    """Give the leader what it has lost of a log, or of manifests' lists, and others have.
 
-    ``listed`` is what the leader has in the folder, ``others`` what other members have. Returns
-    what it has by now, from the first one on that it lacked: another process may have put more.
+    ``listed`` is what the leader has in the folder, ``others`` what other members have; former ones
+    give what was decided. Returns what it has by now, from the first one on that it lacked: another
+    process may have put more.
 
     Raises MemberFailed.
     """
     numbered = _Numbered.of(folder)
     if numbered is None:
         return set()
+    former = of_this_history(epoch) if names.is_log_folder(folder) else []
+    asked = [member for member in (*epoch.in_sync, *former) if member in others]
     theirs = {
-        name
-        for member in epoch.in_sync
-        for name in others.get(member, set()) - {*listed}
-        if numbered.counts(name)
+        name for member in asked for name in others[member] - {*listed} if numbered.counts(name)
     }
     if not theirs:
         return set()
     there = _of_leader(agreement, epoch, numbered, theirs)
     found = {name for name in there if name >= min(theirs)}
 
+    def may_give(member: Member, last: str) -> bool:
+        return member in epoch.in_sync or (
+            not contradicts(last, there)
+            and was_decided(agreement, epoch, member, f"{folder}/{last}")
+        )
+
     def bring_back(last: str) -> str | None:
-        having = (member for member in epoch.in_sync if last in others.get(member, ()))
+        having = (member for member in asked if last in others[member] and may_give(member, last))
         done = any(_bring_back(agreement, epoch, one, f"{folder}/{last}") for one in having)
         return last if done else None
 
@@ -344,12 +401,24 @@ def is_lost_by_leader(agreement: Agreement, epoch: Epoch, name: str) -> bool:
 
     Raises MemberFailed.
     """
-    folder, _, last = name.rpartition("/")
-    numbered = _Numbered.of(folder)
-    if numbered is None or not numbered.counts(last):
-        return False
-    there = _of_leader(agreement, epoch, numbered, [last])
-    return any(_lost(agreement, epoch, numbered, [last], there))
+    return bool(_lost_by_leader(agreement, epoch, [name]))
+
+
+def _lost_by_leader(agreement: Agreement, epoch: Epoch, some: Iterable[str]) -> set[str]:
+    """Those of what the leader lacks that it has lost. Raises MemberFailed."""
+    by_folder: dict[str, list[str]] = {}
+    for name in some:
+        folder, _, last = name.rpartition("/")
+        by_folder.setdefault(folder, []).append(last)
+    found = set()
+    for folder, lacked in by_folder.items():
+        numbered = _Numbered.of(folder)
+        counted = [last for last in lacked if numbered is not None and numbered.counts(last)]
+        if numbered is not None and counted:
+            there = _of_leader(agreement, epoch, numbered, counted)
+            lost = _lost(agreement, epoch, numbered, sorted({*counted} - {*there}), there)
+            found |= {f"{folder}/{last}" for last in lost}
+    return found
 
 
 def _bring_back(agreement: Agreement, epoch: Epoch, member: Member, name: str) -> bool:

@@ -129,6 +129,25 @@ def _untold(storage: Storage, name: str) -> None:
     """Of data nothing is read."""
 
 
+def share_logs(storage: ReplicatedStorage) -> None:
+    """See to it that all in sync have what any of them has of logs, as far as they answer.
+
+    Whoever lists a log does that. Raises StorageError: the controller fails.
+    """
+    agreement = storage.agreement
+    epoch = agreement.refresh()
+    members = [one for one in epoch.in_sync if agreement.answers(epoch, one)]
+    with Listings(members) as listings, suppress(MemberFailed, NotEnoughReplicas):
+        for one in members:
+            add_listing(
+                *(listings, agreement, epoch, one),
+                counts=lambda listed: names.is_framed(listed[0]),
+            )
+        folders = {name.rpartition("/")[0] for name in listings.differing()}
+        for folder in sorted(filter(names.is_log_folder, folders)):
+            storage.list_names(folder)
+
+
 def _doubtful(
     listings: Listings, epoch: Epoch, named: NamedFiles, *, with_contents: bool
 ) -> Iterable[Iterator[str]]:
@@ -459,6 +478,10 @@ class _Repair:
 
         def step(epoch: Epoch) -> bool:
             data = soundness.leaders_bytes(self._agreement, epoch, name)
+            if same_bytes.is_sound(name, data) is False and soundness.take_from_former(
+                self._agreement, epoch, name
+            ):
+                data = soundness.leaders_bytes(self._agreement, epoch, name)  # another one leads
             help_out(self._agreement, epoch, name, data, epoch.members[1:])
             return same_bytes.is_sound(name, data) is not False
 
