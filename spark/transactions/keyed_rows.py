@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 def rows_to_merge(frame: DataFrame, spec: TopicSpec) -> DataFrame:
     """The frame, which fails while it is computed if two of its rows have the same key.
 
+    A key that is null is for the writer to refuse, however many rows have it.
+
     Raises InvalidOption: the topic has no key, or the rows say where they go; InvalidRecord: a
     column of the key is missing.
     """
@@ -42,7 +46,9 @@ def rows_to_merge(frame: DataFrame, spec: TopicSpec) -> DataFrame:
     same = Window.partitionBy(*(_as_in_topic(frame, name) for name in keys))
     counted = frame.withColumn(number, sf.count("*").over(same))
     # In a filter: a column that nobody reads would be pruned, and the check with it.
-    is_only = sf.when(counted[number] > 1, sf.raise_error(said)).otherwise(sf.lit(True))
+    is_twice = reduce(and_, (column_of(counted, name).isNotNull() for name in keys))
+    is_twice &= counted[number] > 1
+    is_only = sf.when(is_twice, sf.raise_error(said)).otherwise(sf.lit(True))
     return counted.where(is_only).drop(number)
 
 

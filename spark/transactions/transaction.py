@@ -455,7 +455,9 @@ class SparkTransaction:
         which one of two could be the newest. A row with ``_deleted`` deletes its key; of columns
         that are left out the row has nulls, or their defaults. Spark shuffles the rows by key.
 
-        What is merged counts for those who read with ``latest``, and for compaction.
+        What is merged counts for those who read with ``latest``, and for compaction. From this
+        process :meth:`send_batch` does the like, as producers' does: rows in their order, the last
+        one of a key counts, and one with ``_deleted`` deletes it.
 
         Args:
             frame: has the columns of the topic's schema, and optionally ``_deleted``,

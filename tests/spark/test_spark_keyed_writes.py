@@ -101,6 +101,19 @@ def test_two_rows_of_one_key_are_refused(spark: SparkSession, store: Store) -> N
     assert store.scan("t").record_count == len(before)
 
 
+def test_several_rows_without_a_key_are_no_rows_of_one_key(
+    spark: SparkSession, store: Store
+) -> None:
+    """A part of it that is null is what is wrong with each of them."""
+    make(store)
+    frame = spark.createDataFrame([("x", None), ("x", None)], "`a.b` string, N bigint")
+    with (
+        pytest.raises(PySparkException, match=r"column 'N'.*null"),
+        transaction(spark, store, transactional_id="etl") as txn,
+    ):
+        txn.merge(frame, topic="t")
+
+
 def test_what_has_no_key_is_refused_before_the_job(spark: SparkSession, store: Store) -> None:
     make(store)
     store.topics.create("plain")
