@@ -768,7 +768,7 @@ def test_no_reader_of_the_past_finds_what_was_purged(
                 try:
                     assert PERSON not in read().to_arrow()["k"].to_pylist()
                 except SnapshotExpired:
-                    assert may_expire
+                    assert may_expire or "pre_images" in read.keywords
 
     for _ in range(4):
         write(PERSON, "ann")
