@@ -5,19 +5,26 @@ Each rule has a broken variant that is caught.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.support.replication import unclean_model, unclean_world
-from tests.support.replication.replica_world import CALM, ROUGH, STORMY, Violation
+from tests.support.replication.replica_world import CALM, CONTROLLER, ROUGH, STORMY, Violation
 from tests.support.replication.unclean_model import BROKEN, Lost, Model
-from tests.support.replication.unclean_world import run_seeds
+from tests.support.replication.unclean_world import LOG, UncleanWorld, run_seeds
+from tests.support.replication.world_entries import entry_name, entry_of
 from tests.support.seeds import tried_first
+from txnlog.errors import LogTruncated
 from txnlog.replication.roots import election
 from txnlog.replication.roots.agreement import Agreement
+from txnlog.replication.roots.election import elect
+from txnlog.replication.roots.epochs import Proposer, without
 from txnlog.replication.roots.losses import Losses, find_losses
-from txnlog.testing import FaultRates
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.testing import FaultRates, Process
 
 FIRST = {"counts what is noted": 83, "counts who was out later": 262}
 """Seeds that notice what is broken; where none is named, one of the first ones does."""
@@ -136,6 +143,59 @@ def test_an_election_that_counts_on_disks_that_are_lost_since_is_caught(
         )
         with pytest.raises(Violation, match=r"at all in|two histories"):
             run_seeds(tried_first(811, 1000), ROUGH)
+
+
+class _Meanwhile(UncleanWorld):
+    """While a reader reads something is done, once."""
+
+    then: Callable[[], None] | None = None
+
+    def show_read(self, storage: ReplicatedStorage, name: str, data: bytes) -> None:
+        super().show_read(storage, name, data)
+        then, self.then = self.then, None
+        if then is not None:
+            then()
+
+
+def _append(world: UncleanWorld, storage: ReplicatedStorage, number: int, writer: str) -> None:
+    path = f"topics/t/data/0/{writer}-{number}.log"
+    world.meant[path] = path.encode()
+    storage.put(path, world.meant[path])
+    name, entry = f"{LOG}/{entry_name(number)}", entry_of(path, writer)
+    assert storage.put_if_absent(name, entry)
+    world.acknowledge(storage, name, entry, world.roots.epoch().number)
+
+
+@pytest.mark.parametrize(
+    ("finds_kept", "caught"), [(True, "reopen the store"), (False, "two histories")]
+)
+def test_who_reads_alone_knows_of_an_election_when_he_lists_again(
+    *, finds_kept: bool, caught: str
+) -> None:
+    """What he has listed before anything was put under it he may still show."""
+    world = _Meanwhile(0, CALM, roots=2, placed=False)
+
+    def run(process: Process) -> None:
+        roots, clock = world.roots, process.clock
+        writer, operator = roots.plain(clock), roots.plain(clock, "elect")
+        reader = roots.plain(clock, "read", observes=True)
+        _append(world, writer, 0, "before")
+        epoch = without(roots.epoch(), "b-0", Proposer("test", 0, "b-0 fails"))
+        writer.agreement.propose_alone(epoch)
+        _append(world, writer, 1, "lost")
+        world._read(process, reader)
+
+        roots.cut |= {("read", CONTROLLER), ("elect", "a")}
+        elect(operator.agreement, "b", unclean=True)
+        if not finds_kept:
+            reader.agreement.find_kept = lambda *_: [epoch]
+        world.then = partial(_append, world, operator, 1, "new")
+        world._read(process, reader)
+        with pytest.raises((LogTruncated, Violation), match=caught):
+            world._read(process, reader)
+
+    world.simulation.spawn("read", run)
+    world.simulation.run()
 
 
 def test_the_model_is_the_one_that_is_meant() -> None:

@@ -42,6 +42,8 @@ class UncleanWorld(World):
         # What elections may lose is known of the log alone.
         super().__init__(seed, rates, roots=roots, placed=placed, completes=False)
         self.acked_under: dict[str, int] = {}
+        self.noted = -1
+        """The newest epoch that something was acknowledged under when a reader last began."""
         self.told: dict[int, Election] = {}
         """By their epochs, what elections have said."""
         self.heeded: dict[int, Epoch] = {}
@@ -69,11 +71,15 @@ class UncleanWorld(World):
         self.acked_under[name] = under
         super().acknowledge(storage, name, entry, began_in)
 
+    def _read(self, process: Process, storage: ReplicatedStorage) -> None:
+        self.noted = max(self.acked_under.values(), default=-1)
+        super()._read(process, storage)
+
     def show_read(self, storage: ReplicatedStorage, name: str, data: bytes) -> None:
-        """Who reads without the controller knows of an election once something was put under it."""
+        """Who lists without the controller knows of an election if something was put under it."""
         newest, agreement = max(self.heeded, default=-1), storage.agreement
         is_known = agreement.lost is None or agreement.epoch().number >= newest
-        if is_known or any(under >= newest for under in self.acked_under.values()):
+        if is_known or self.noted >= newest:
             super().show_read(storage, name, data)
 
     def elections(self) -> list[Epoch]:
