@@ -91,6 +91,23 @@ class _Refusing(ForwardingStorage):
         return [self.get(name) for name in names]
 
 
+class _Ended(_Refusing):
+    """Its credentials end with the first object that is refused: nothing is listed then."""
+
+    ended = False
+
+    def get(self, name: str) -> bytes:
+        self.ended = self.ended or name in self.refused
+        return super().get(name)
+
+    def list_names(self, folder: str, start_after: str = "") -> list[str]:
+        if self.ended:
+            error = StorageError(f"listing {folder} failed: the credentials have expired")
+            error.retriable = False
+            raise error
+        return self.inner.list_names(folder, start_after)
+
+
 def test_a_state_that_the_storage_does_not_give_decides_nothing(
     heap: HeapStorage, clock: VirtualClock
 ) -> None:
@@ -118,6 +135,38 @@ def test_a_moments_failure_hides_nothing(heap: HeapStorage, clock: VirtualClock)
         values(elsewhere(storage, clock))
     storage.refused = ()
     assert values(elsewhere(storage, clock)) == [b"p"]
+
+
+@pytest.mark.parametrize("newest", ["refused", "damaged"])
+def test_force_presumes_nothing_from_a_moments_failure(
+    heap: HeapStorage, clock: VirtualClock, newest: str
+) -> None:
+    """Neither that of the newest state nor that of the decision before a damaged one."""
+    producer = begin_everywhere(elsewhere(heap, clock))
+    if newest == "refused":
+        stop_before_marking(producer)
+    producer.commit_transaction()
+    storage = _Refusing(heap, states(heap)[-1:], retriable=True)
+    if newest == "damaged":
+        storage.refused = states(heap)[-2:-1]
+        damage(heap, states(heap)[-1])
+    there = states(heap)
+    with pytest.raises(StorageError, match="archived") as told:
+        elsewhere(storage, clock).transactions.abort("p", reason="test", force=True)
+    assert told.value.retriable
+    assert states(heap) == there
+    storage.refused = ()
+    ended = elsewhere(storage, clock).transactions.abort("p", reason="test", force=True)
+    assert ended.status == "CompleteCommit"
+    assert values(elsewhere(heap, clock)) == [b"p"]
+
+
+def test_credentials_that_end_cut_no_read_short(heap: HeapStorage, clock: VirtualClock) -> None:
+    producer = begin_everywhere(elsewhere(heap, clock))
+    stop_before_marking(producer)
+    producer.commit_transaction()
+    with pytest.raises(StorageError, match="expired"):
+        values(elsewhere(_Ended(heap, states(heap)[-1:]), clock))
 
 
 @pytest.mark.parametrize("retriable", [False, True])

@@ -231,10 +231,10 @@ class TransactionAdmin:
             reason: stored in the id's state, and shown to the producer when it is refused.
             number: abort only if this is the number of the id's transaction.
             dry_run: only check whether it could be aborted.
-            force: also if the id's newest state is damaged, or cannot be read; a new state is
-                written after it. If a commit marker shows that the transaction was committed, its
-                commit is finished. Otherwise it is aborted, and a commit that only this state
-                recorded is lost. Makes no difference if the state is sound.
+            force: also if the id's newest state is damaged, or the storage refuses it for good; a
+                new state is written after it. If a commit marker shows that the transaction was
+                committed, its commit is finished. Otherwise it is aborted, and a commit that only
+                this state recorded is lost. Makes no difference if the state is sound.
 
         Raises:
             CorruptTransactionState: the newest state is damaged, and ``force`` was not given.
@@ -253,8 +253,8 @@ class TransactionAdmin:
             since = self._logs.transactions.now()
             try:
                 head = transactions.describe(transactional_id)
-            except (CorruptTransactionState, StorageError):
-                if not force:
+            except (CorruptTransactionState, StorageError) as error:
+                if error.retriable or not force:
                     raise
                 return describe_transaction(self._end_damaged(transactional_id, dry_run=dry_run))
             _check_abortable(head.state, number)

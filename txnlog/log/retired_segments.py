@@ -24,7 +24,7 @@ from txnlog.log.create_once import create_once
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import FileKey, SegmentRef
 from txnlog.state import envelope
-from txnlog.storage.base import Storage
+from txnlog.storage.base import Storage, lasts
 
 RECHECK_AFTER_MS = 3_600_000
 """A writer that places older uploads checks that they still exist."""
@@ -105,7 +105,7 @@ def _read(storage: Storage, path: str) -> Note | None:
         _logger.warning("%s; it says nothing any more", error)
         return Note(path, None)
     except StorageError as error:
-        if error.retriable or type(error) is not StorageError:
+        if not lasts(error):
             raise
         _logger.warning("%s; what it names is found by its age", error)
         return Note(path, None, error)

@@ -36,7 +36,7 @@ from txnlog.state.transaction import (
     TransactionRef,
     TransactionState,
 )
-from txnlog.storage.base import Storage
+from txnlog.storage.base import Storage, lasts
 
 AnyLog = StateLog[Any, Any]
 
@@ -142,9 +142,10 @@ class Settlement:
             except CorruptEntry as error:
                 return error
             except StorageError as error:
-                # A moment's failure hides nothing that is committed. A file that nobody may or can
-                # read stops no reader: but it decides nothing, as it may be read some day.
-                if error.retriable or type(error) is not StorageError:
+                # A moment's failure hides nothing that is committed, nor do credentials that are
+                # refused. A file that is listed, and that nobody may or can read, stops no reader:
+                # but it decides nothing, as it may be read some day.
+                if not lasts(error) or not self._transactions.damage(transactional_id, force=True):
                     raise
                 return error
             ended = head is None

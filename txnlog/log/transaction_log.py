@@ -37,7 +37,7 @@ from txnlog.state.transaction import (
     TransactionState,
     may_follow,
 )
-from txnlog.storage.base import Storage
+from txnlog.storage.base import Storage, lasts
 
 _KEPT_ENTRIES = 64
 """How many of the newest entries of an id's log stay, whatever their age."""
@@ -152,7 +152,7 @@ class TransactionLog:
     def damage(self, transactional_id: str, *, force: bool = False) -> UnreadableState | None:
         """What is wrong with the newest state of an id that has one; None if it can be read.
 
-        Raises StorageError: only with ``force`` a file that the storage does not give is damaged.
+        Raises StorageError: only with ``force`` a file that the storage refuses is damaged.
         """
         log = self._log(transactional_id)
         listing = log.listing()
@@ -163,12 +163,17 @@ class TransactionLog:
         try:
             self._decode(log, number)
         except (CorruptEntry, StorageError) as error:
-            if isinstance(error, StorageError) and not (force and type(error) is StorageError):
+            if isinstance(error, StorageError) and not (force and lasts(error)):
                 raise
             before = None
             if number - 1 in listing.entries:
-                with suppress(CorruptEntry, StorageError if force else ObjectNotFound):
+                try:
                     before = Head(number - 1, self._decode(log, number - 1))
+                except (CorruptEntry, ObjectNotFound):
+                    pass
+                except StorageError as refused:
+                    if not (force and lasts(refused)):
+                        raise
             return UnreadableState(number, str(error), before, listing.witnesses.get(number, ()))
         return None
 

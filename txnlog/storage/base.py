@@ -528,6 +528,11 @@ class Storage(ABC):
         return [list(raced) for raced in zip(*(f.result() for f in futures), strict=True)]
 
 
+def lasts(error: StorageError) -> bool:
+    """Whether the storage refuses an object for good: it may be archived, or forbidden."""
+    return type(error) is StorageError and not error.retriable
+
+
 def for_each(storage: Storage, work: Callable[[str], T], names: Iterable[str]) -> Generator[T]:
     """The results of ``work`` for each name, in order; see :meth:`Storage.run_ahead`."""
     return storage.run_ahead((0, partial(work, name)) for name in names)
