@@ -515,6 +515,25 @@ def test_a_full_disk_deletes_what_is_due(
     assert values(store) == [b"b", b"c"]
 
 
+def test_a_file_from_the_future_makes_nothing_old_on_a_full_disk(
+    store: Store, heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """A clock ran ahead for a while, or a copy kept its times."""
+    clock.time_ms += 10 * WEEK_MS
+    append(store, b"a")
+    clock.time_ms -= 10 * WEEK_MS
+    heap.put(".tmp/upload", b"x")
+
+    def refuse(request: str) -> None:
+        if request.startswith("put"):
+            error = StorageError("no space left")
+            error.__cause__ = OSError(errno.ENOSPC, "no space left")
+            raise error
+
+    another(store, FaultyStorage(heap, before_request=refuse)).maintain()
+    assert heap.get(".tmp/upload") == b"x"
+
+
 @pytest.mark.parametrize("age_ms", [0, DAY_MS - 1, 1.5, True])
 def test_an_orphan_age_below_a_day_is_refused(store: Store, age_ms: int) -> None:
     with pytest.raises(InvalidOption, match="orphan age"):

@@ -32,7 +32,8 @@ def storage_time_ms(storage: Storage, clock: Clock) -> int | None:
         if getattr(error.__cause__, "errno", None) not in _NO_SPACE:
             raise
         _logger.warning("%s; going by the newest entries of topics", error)
-        return _newest_entry_ms(storage)
+        newest_ms = _newest_entry_ms(storage)
+        return newest_ms and min(newest_ms, clock.now_ms())  # one that is ahead ages nothing
     try:
         return storage.modified_ms(path)
     except ObjectNotFound:
