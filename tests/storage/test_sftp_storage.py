@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncssh
+import fsspec.asyn
 import pytest
 
 from tests.support.storage.sftp_server import PASSWORD, SftpServer, run_sftp_server
@@ -145,14 +146,82 @@ def test_a_server_that_hangs_is_given_up(storage: Storage, monkeypatch: pytest.M
     assert storage.get("a") == b"x"
 
 
+def test_a_connection_that_hangs_at_first_is_closed(
+    server: SftpServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would hold a place at the server, of which each account may have a few."""
+    made: list[asyncssh.SSHClientConnection] = []
+    real = asyncssh.connect
+
+    async def connect(*place: Any, **options: Any) -> asyncssh.SSHClientConnection:
+        made.append(await real(*place, **options))
+        return made[-1]
+
+    async def late(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr("asyncssh.connect", connect)
+    monkeypatch.setattr(asyncssh.SSHClientConnection, "start_sftp_client", late)
+    options = {**server.options(), "known_hosts": "NONE"}  # a client of its own
+    with pytest.raises(StorageError, match="connecting"):
+        open_storage(f"sftp://127.0.0.1:{server.port}{folder}", options).get("a")
+    assert [one.is_closed() for one in made] == [True]
+
+
+def test_a_sync_may_take_long(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as the server's disk takes for what was written, here or by others."""
+    module = "txnlog.storage.adapters.sftp_client"
+    limits: list[float] = []
+
+    def sync(loop: Any, request: Any, *args: Any, timeout: float) -> object:
+        limits.append(timeout)
+        return fsspec.asyn.sync(loop, request, *args, timeout=timeout)
+
+    storage.put("a", b"x")
+    monkeypatch.setattr(f"{module}.sync", sync)
+    monkeypatch.setattr(f"{module}._SLOWEST_BYTES_S", 1)
+    storage.put("b", bytes(1000))
+    assert limits.count(120 + 1000) >= 3, "the write, and a sync before and after the rename"
+    limits.clear()
+    storage.confirm("a")
+    assert limits == [1200]
+
+
 def test_a_file_read_whole_comes_in_pieces(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that each has an answer in time, however long the file is."""
-    monkeypatch.setattr("txnlog.storage.adapters.sftp_client._UNASKED_BYTES", 4)
+    monkeypatch.setattr("txnlog.storage.adapters.sftp_client._PIECE_BYTES", 4)
+    sizes: list[int] = []
+    real = asyncssh.SFTPClientFile.read
+
+    async def read(file: Any, size: int, offset: int) -> Any:
+        sizes.append(size)
+        return await real(file, size, offset)
+
+    monkeypatch.setattr("asyncssh.SFTPClientFile.read", read)
     for size in (0, 3, 4, 5, 9):
         storage.put(f"f{size}", b"123456789"[:size])
         assert storage.get(f"f{size}") == b"123456789"[:size]
+    assert max(sizes) == 4
+
+
+def test_a_file_is_one_file_while_it_is_read(
+    storage: Storage, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it is deleted between two pieces."""
+    storage.put("a", b"12345678")
+    monkeypatch.setattr("txnlog.storage.adapters.sftp_client._PIECE_BYTES", 4)
+    real = asyncssh.SFTPClientFile.read
+
+    async def read(file: Any, size: int, offset: int) -> Any:
+        data = await real(file, size, offset)
+        if offset == 0:
+            (folder / "a").unlink()
+        return data
+
+    monkeypatch.setattr("asyncssh.SFTPClientFile.read", read)
+    assert storage.get("a") == b"12345678"
 
 
 def test_a_rename_whose_answer_was_lost_is_found_out(storage: Storage, server: SftpServer) -> None:

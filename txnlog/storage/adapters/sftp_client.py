@@ -9,6 +9,7 @@ import asyncio
 import stat
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import cycle
 from typing import Any, TypeVar
 
@@ -36,12 +37,12 @@ _LOGIN_S = 20
 _ALIVE_S = 15
 _ANSWER_S = 120
 """A server that has not answered by then hangs: SSH goes on, but what reads its disk does not."""
-_LISTED_S = 1200
-"""Longer, since a large folder takes many requests, one after the other."""
+_LONG_S = 1200
+"""A large folder takes many requests, one after the other; what others put may be any size."""
 _SLOWEST_BYTES_S = 64 << 10
 """What is read or written may take so much longer."""
-_UNASKED_BYTES = 4 << 20
-"""Of a file that is read whole so much comes with the request that finds out how large it is."""
+_PIECE_BYTES = 4 << 20
+"""A file that is read whole comes in such pieces, each in its own time."""
 _MISSING = (SFTPNoSuchFile, SFTPNoSuchPath)
 _LOST = (asyncssh.ConnectionLost, asyncssh.SFTPConnectionLost, asyncssh.SFTPNoConnection)
 
@@ -63,7 +64,7 @@ class SftpClient:
         sync(self._loop, self._connect, host, port, given, timeout=_ANSWER_S)
 
     async def _connect(self, host: str, port: int, options: dict[str, Any]) -> None:
-        self._connection = await asyncssh.connect(
+        connection = await asyncssh.connect(
             host,
             port,
             connect_timeout=_LOGIN_S,
@@ -72,8 +73,13 @@ class SftpClient:
             keepalive_count_max=3,
             **options,
         )
-        calls = [self._connection.start_sftp_client() for _ in range(_CHANNELS)]
-        self._channels = cycle(await asyncio.gather(*calls))
+        try:
+            calls = [connection.start_sftp_client() for _ in range(_CHANNELS)]
+            self._channels = cycle(await asyncio.gather(*calls))
+        except BaseException:  # also if that took too long
+            connection.abort()
+            raise
+        self._connection = connection
 
     def _ask(
         self, request: Callable[[], Coroutine[Any, Any, T]], size_bytes: int = 0, limit_s: int = 0
@@ -173,9 +179,10 @@ class SftpClient:
     def read(self, path: str, start: int, stop: int | None) -> bytes | None:
         """Bytes of a file, fewer where it ends; None if there is no such file."""
         channel = next(self._channels)
-        size_bytes = _UNASKED_BYTES if stop is None else stop - start
+        piece_bytes = _PIECE_BYTES if stop is None else stop - start
+        rest: list[int] = []
 
-        async def read() -> tuple[bytes, int] | None:
+        async def read_first() -> tuple[Any, bytes] | None:
             try:
                 file = await channel.open(path, "rb")
             except _MISSING:
@@ -185,16 +192,23 @@ class SftpClient:
                 if end is None:
                     end = (await file.stat()).size or 0
                     check_whole(end)
-                data: Any = await file.read(min(end - start, size_bytes), start)
-                return bytes(data), end
+                first: Any = await file.read(min(end - start, piece_bytes), start)
+                rest.extend(range(start + piece_bytes, end, piece_bytes))
+                return file, bytes(first)
             finally:
-                await file.close()
+                if not rest:
+                    await file.close()
 
-        found = self._ask(read, 0 if stop is None else size_bytes)
-        if found is None or stop is not None or len(found[0]) < size_bytes:
-            return found and found[0]
-        rest = self.read(path, start + size_bytes, found[1])
-        return None if rest is None else found[0] + rest
+        found = self._ask(read_first, 0 if stop is None else piece_bytes)
+        if found is None:
+            return None
+        file, pieces = found[0], [found[1]]
+        try:
+            pieces += [self._ask(partial(file.read, piece_bytes, at), piece_bytes) for at in rest]
+        finally:
+            if rest and not self.is_lost:
+                self._ask(file.close)
+        return b"".join(pieces)
 
     def sync(self, path: str) -> bool:
         """Make a file durable, if the server can; whether it is there."""
@@ -216,7 +230,7 @@ class SftpClient:
                 await _sync(file)
             return True
 
-        return self._ask(sync_file)
+        return self._ask(sync_file, limit_s=_LONG_S)
 
     def list_folder(self, path: str) -> list[tuple[str, int | None]]:
         """Names with sizes in bytes, of folders None; nothing of a folder that is not there."""
@@ -235,7 +249,7 @@ class SftpClient:
                 return []
             return found
 
-        return self._ask(look, limit_s=_LISTED_S)
+        return self._ask(look, limit_s=_LONG_S)
 
 
 class _NewFile:
@@ -243,15 +257,17 @@ class _NewFile:
 
     def __init__(self, client: SftpClient, file: SFTPClientFile) -> None:
         self.is_renamed = False
+        self._written_bytes = 0
         self._client = client
         self._file = file
 
     def write(self, data: bytes) -> None:
         self._client._ask(lambda: self._file.write(data), len(data))  # noqa: SLF001
+        self._written_bytes += len(data)
 
     def sync(self) -> None:
         """Make it durable under all its names, if the server can."""
-        self._client._ask(lambda: _sync(self._file))  # noqa: SLF001
+        self._client._ask(lambda: _sync(self._file), self._written_bytes)  # noqa: SLF001
 
     async def close(self) -> None:
         await self._file.close()
