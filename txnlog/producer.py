@@ -459,7 +459,10 @@ class Producer:
                     and headers is None
                     and (size := len(value) + (0 if key is None else len(key))) <= buffer.most_bytes
                     and (
-                        (row := len((rows := buffer.rows).keys)) % _LOOKS_EACH
+                        (
+                            (row := len((rows := buffer.rows).keys)) % _LOOKS_EACH
+                            and buffer.fresh_until_s > 0
+                        )
                         or self._monotonic_s() <= buffer.fresh_until_s
                     )
                 ):

@@ -132,6 +132,18 @@ def test_without_acks_what_follows_refused_records_is_written(store: Store) -> N
     assert found == [b"1", b"2", b"3"]
 
 
+def test_it_is_looked_at_with_the_next_record(store: Store) -> None:
+    """Though others wait, and most records ask no clock."""
+    store.topics.create("t")
+    producer = store.producer()
+    producer.send("t", b"x")
+    producer._records.look_again("t")
+    assert producer._records.by_topic["t"].outdated
+    producer.send("t", b"x")
+    assert not producer._records.by_topic["t"].outdated
+    producer.close()
+
+
 @dataclass(frozen=True)
 class Kind:
     """A topic, and a record that topics of some other kinds refuse; as a row of a batch, too."""
