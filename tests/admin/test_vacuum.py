@@ -24,6 +24,7 @@ from txnlog import TopicPartition
 from txnlog.errors import (
     CorruptEntry,
     InvalidOption,
+    NotEnoughReplicas,
     OffsetOutOfRange,
     StorageError,
 )
@@ -453,7 +454,9 @@ class OneStays(ForwardingStorage):
         doomed = [*names]
         self.inner.delete([name for name in doomed if name != self.stuck])
         if self.stuck in doomed:
-            raise StorageError(f"deleting {self.stuck} failed: Permission denied")
+            error = StorageError(f"deleting {self.stuck} failed: Permission denied")
+            error.retriable = False
+            raise error
 
 
 def test_one_file_that_cannot_be_deleted_keeps_nothing_behind_it(
@@ -484,6 +487,37 @@ def test_one_file_that_cannot_be_deleted_keeps_nothing_behind_it(
     stuck.stuck = ""
     assert reasons(another(store, stuck).maintain()) == ["deleted records"]
     assert data_files(heap) == []
+
+
+@pytest.mark.parametrize("kind", [StorageError, NotEnoughReplicas])
+def test_a_storage_that_is_away_is_not_asked_for_every_batch(
+    store: Store,
+    heap: HeapStorage,
+    clock: VirtualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[StorageError],
+) -> None:
+    """Each of them may take minutes."""
+    monkeypatch.setattr("txnlog.admin.vacuum._PER_DELETION", 1)
+    store.topics.alter("t", config={"file.delete.delay.ms": 0})
+    for value in (b"a", b"b", b"c"):
+        append(store, value)
+    store.topics.delete_records({T0: 3})
+    asked = 0
+
+    class Away(ForwardingStorage):
+        def delete(self, names: Iterable[str]) -> None:
+            nonlocal asked
+            doomed = [*names]
+            if any(name.startswith("topics/t/data") for name in doomed):
+                asked += 1
+                raise kind("it is away")
+            self.inner.delete(doomed)
+
+    clock.time_ms += 2 * WEEK_MS
+    failure = another(store, Away(heap)).maintain("t")[-1]
+    assert isinstance(failure, MaintenanceFailure)
+    assert asked == 1
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

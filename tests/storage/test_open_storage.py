@@ -180,6 +180,29 @@ def test_malformed_options_are_named_and_not_repeated(option: str, value: object
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("cause", "left"), [(TimeoutError(), ["a", "b"]), (PermissionError(13, "no"), ["a"])]
+)
+def test_only_what_is_refused_for_good_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, cause: OSError, left: list[str]
+) -> None:
+    """With any other failure the server may be away: then no other file is tried."""
+    storage = SingleWriterStorage("memory://passed-over")
+    for name in ("a", "b"):
+        storage.put(name, b"x")
+    real = MemoryFileSystem.rm_file
+
+    def rm_file(filesystem: MemoryFileSystem, path: str) -> None:
+        if path.endswith("/a"):
+            raise cause
+        real(filesystem, path)
+
+    monkeypatch.setattr(MemoryFileSystem, "rm_file", rm_file)
+    with pytest.raises(StorageError, match="deleting"):
+        storage.delete(["a", "b"])
+    assert storage.list_names("") == left
+
+
 @pytest.mark.parametrize("url", ["/tmp/a", "memory://a"])
 def test_options_that_nobody_takes_are_refused(url: str) -> None:
     """An option that has no effect is a mistake."""

@@ -274,7 +274,8 @@ def refusing(**codes: str) -> Callable[[Scripted], None]:
 
     def refuse(handler: Scripted) -> None:
         refused = "".join(
-            f"<Error><Key>store/{name}</Key><Code>{code}</Code><Message>told so</Message></Error>"
+            f"<Error>{name and f'<Key>store/{name}</Key>'}<Code>{code}</Code>"
+            "<Message>told so</Message></Error>"
             for name, code in codes.items()
         )
         body = f"<DeleteResult>{refused}</DeleteResult>".encode()
@@ -297,6 +298,28 @@ def test_objects_that_a_busy_server_has_not_deleted_are_asked_for_again(
         with pytest.raises(StorageError, match="deleting s3://bucket/store/d failed"):
             storage.delete(["a", "b", "c", "d", "e", "f", "g"])
         assert len(asked) == 4
+
+
+def test_a_busy_server_that_names_no_keys_is_asked_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("txnlog.storage.adapters.http_answers.sleep", lambda _: None)
+    with scripted_server(refusing(**{"": "SlowDown"}), refusing()) as (storage, asked):
+        storage.delete(["a", "b"])
+        assert len(asked) == 2
+
+
+def test_a_server_that_is_away_is_not_asked_for_every_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("txnlog.storage.adapters.http_answers.sleep", lambda _: None)
+    monkeypatch.setattr("txnlog.storage.adapters.s3._DELETE_AT_ONCE", 1)
+    with scripted_server(error(503, "SlowDown")) as (storage, asked):
+        for names in (["a"], ["a", "b", "c"]):
+            before = len(asked)
+            with pytest.raises(StorageError, match="deleting s3://bucket/store/a failed"):
+                storage.delete(names)
+            assert len(asked) == before + 2
 
 
 @pytest.mark.parametrize("code", ["IncompleteBody", "RequestTimeout"])

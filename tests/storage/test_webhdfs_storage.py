@@ -236,6 +236,26 @@ def test_folders_go_with_their_last_object(hdfs: FakeWebHdfs, storage: WebHdfsSt
     assert "/store" in hdfs.folders
 
 
+def test_a_namenode_that_is_away_is_not_asked_for_folders(
+    hdfs: FakeWebHdfs, storage: WebHdfsStorage
+) -> None:
+    """They are looked at after all that could be deleted was."""
+    for name in ("a/1", "b/1"):
+        storage.put(name, b"x")
+    asked: list[str] = []
+
+    def fault(request: Request) -> str:
+        asked.append(request.path)
+        return kind if request.path == "/store/a/1" else ""
+
+    hdfs.fault = fault
+    for kind, others in (("503", {"/store/b/1"}), ("AccessControlException", {"/store/b"})):
+        with pytest.raises(StorageError, match="deleting"):
+            storage.delete(["a/1", "b/1"])
+        assert others <= {*asked}
+        assert ("/store/b" in asked) is (kind != "503")
+
+
 def test_listings_have_pages(hdfs: FakeWebHdfs, storage: WebHdfsStorage) -> None:
     """Each page begins behind the last name; one that begins behind a name asks for the rest."""
     hdfs.page = 3

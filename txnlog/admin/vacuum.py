@@ -37,7 +37,7 @@ from txnlog.log.retired_segments import Note, Retired, put_notes, read_notes
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import INDEX_ENDINGS, SEGMENT_ENDING, FileKey
 from txnlog.state.topic import TopicState
-from txnlog.storage.base import Storage
+from txnlog.storage.base import Storage, lasts
 
 DEFAULT_ORPHAN_AGE_MS = 604_800_000
 """How long an unreferenced upload may still be placed: a job may upload for days first."""
@@ -481,13 +481,16 @@ def _delete_batches(
 ) -> bool:
     """Delete what can be deleted: one file that cannot be must not keep all behind it.
 
-    Returns whether all is deleted; what went wrong is added to ``failed``, or raised at the end.
+    Returns whether all is deleted; what is refused for good is added to ``failed``, or raised at
+    the end. Raises StorageError: with any other failure the storage may be away.
     """
     errors: list[StorageError] = []
     for first in range(0, len(paths), _PER_DELETION):
         try:
             storage.delete(paths[first : first + _PER_DELETION])
         except StorageError as error:
+            if not lasts(error):
+                raise
             errors.append(error)
     if failed is None and errors:
         raise errors[0]

@@ -380,7 +380,7 @@ class Storage(ABC):
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; a missing one is not an error.
 
-        If one cannot be deleted, all others are before the error is raised: the first.
+        If one is refused for good, all others are deleted before the error is raised: the first.
         """
 
     def list_unfinished_uploads(self) -> Iterator[UnfinishedUpload]:

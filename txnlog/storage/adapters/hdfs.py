@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.storage.adapters.connected import ConnectedStorage
-from txnlog.storage.base import Upload, check_name, may_be_listed
+from txnlog.storage.base import Upload, check_name, lasts, may_be_listed
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.failure_messages import failure
 from txnlog.storage.spool import Spool
@@ -226,11 +226,17 @@ class HdfsStorage(ConnectedStorage[HdfsClient]):
 
     def delete(self, names: Iterable[str]) -> None:
         doomed = [*names]
+        failed: StorageError | None = None
         try:
             self.gather(partial(self._delete, name) for name in doomed)
-        finally:
-            parents = {name.rpartition("/")[0] for name in doomed}
-            self.gather(partial(self._prune, parent) for parent in parents)
+        except StorageError as error:
+            if not lasts(error):
+                raise
+            failed = error
+        parents = {name.rpartition("/")[0] for name in doomed}
+        self.gather(partial(self._prune, parent) for parent in parents)
+        if failed is not None:
+            raise failed
 
     def _delete(self, name: str) -> None:
         path, client = self._path(name), self.client

@@ -14,7 +14,7 @@ from txnlog.errors import StorageError
 from txnlog.storage.adapters.bucket_urls import bucket_path, check_endpoint
 from txnlog.storage.adapters.http_answers import Answer, RequestFailed, patiently
 from txnlog.storage.adapters.object_store import READING, ObjectStore
-from txnlog.storage.base import Storage, UnfinishedUpload
+from txnlog.storage.base import Storage, UnfinishedUpload, lasts
 from txnlog.storage.option_types import parse_options
 from txnlog.storage.whole import TooLarge
 
@@ -116,6 +116,8 @@ class S3Storage(ObjectStore["S3Client"]):
             try:
                 self._delete_together(keys[first : first + _DELETE_AT_ONCE])
             except StorageError as error:
+                if not lasts(error):
+                    raise
                 failed = failed or error
         if failed is not None:
             raise failed
@@ -131,7 +133,8 @@ class S3Storage(ObjectStore["S3Client"]):
                 answers = client.delete_together(left)
             refused.extend(one for one in answers if one[1].answer is not Answer.BUSY)
             busy = [one for one in answers if one[1].answer is Answer.BUSY]
-            left = [key for key, _ in busy]
+            named = {key for key, _ in busy}
+            left = [key for key in left if key in named] or left  # some servers name no keys
             if busy:
                 raise busy[0][1]
 

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
-from txnlog.storage.base import Address, Storage, Upload, check_name, may_be_listed
+from txnlog.storage.base import Address, Storage, Upload, check_name, lasts, may_be_listed
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.case_folding import CaseFolding
 from txnlog.storage.failure_messages import failure, redact, redact_url, secrets_of
@@ -244,9 +244,12 @@ class SingleWriterStorage(Storage):
                 filesystem.rm_file(path)
             except FileNotFoundError:
                 continue
-            except Exception as error:  # noqa: BLE001 - raised below
+            except Exception as error:
+                refused = self._failure("deleting", name, error)
+                if not lasts(refused):
+                    raise refused from error
                 if failed is None:  # to be raised once the others are deleted
-                    failed = self._failure("deleting", name, error)
+                    failed = refused
                     failed.__cause__ = error
         if failed is not None:
             raise failed
