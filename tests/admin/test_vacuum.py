@@ -269,6 +269,17 @@ def test_a_lost_log_is_told_by_the_manifests_beside_it(
     }
     assert unreadable["topic"] == 1
     assert data_files(heap) == before
+    for left, told in ((1, "the log is lost"), (99, "it is away")):
+        failures = left
+
+        def fail(request: str) -> None:
+            nonlocal failures
+            if "topics/t/manifests" in request and failures:
+                failures -= 1
+                raise StorageError("it is away")
+
+        with pytest.raises((CorruptEntry, StorageError), match=told):
+            another(store, FaultyStorage(heap, before_request=fail)).topics.create("t")
 
 
 def test_aborted_and_undecided_records_are_referred_to(

@@ -80,6 +80,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         self.manifests = Manifests(storage, topic, clock)
         self._proposals = Proposals(storage, topic)
         self._writers_here: deque[int] = deque(maxlen=_WRITERS_HERE)
+        self._unlooked = False
+        """Whether the manifests could not be looked at when the log's beginning was sought."""
 
     def spec(self) -> TopicSpec:
         """What an uploader must know about the topic. Raises UnknownTopicOrPartition."""
@@ -386,11 +388,13 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
 
     def _find_beginning(self) -> int:
         # Names that are not cleaned up yet may take a hundred listings.
+        self._unlooked = True
         try:
             newest = self.manifests.newest()
         except (CorruptEntry, StorageError) as error:
             _logger.warning("%s; reading the log from its beginning", error)
             return 0
+        self._unlooked = False
         return newest.end if newest is not None else 0
 
     def _checkpoint_interval(self) -> int:
@@ -405,6 +409,8 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
     def refresh(self) -> None:
         with self.lock:
             super().refresh()
+            if not self._state.next_entry and self._unlooked:
+                self.manifests.newest()  # without them nobody can tell whether the log is lost
             if not self._state.next_entry and self.manifests.has_list():
                 raise CorruptEntry(
                     f"{self.log.folder} has no entry, though {self.manifests.folder} names what "
