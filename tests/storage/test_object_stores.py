@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from google.auth.credentials import AnonymousCredentials
 from google.oauth2.credentials import Credentials
 
 from tests.support.storage.fake_clouds import (
@@ -668,17 +669,17 @@ class _Renewed:
     expiry = None
     tokens = 0
 
-    def __init__(self) -> None:
-        self.token: str | None = "0"
-
-    @property
-    def valid(self) -> bool:
-        return self.token is not None
+    def __init__(self, lock: threading.Lock) -> None:
+        self.token = "0"
+        self.valid = True
+        self._lock = lock
 
     def apply(self, headers: dict[str, str]) -> None:
         headers["authorization"] = f"Bearer {self.token}"
 
     def refresh(self, _: object) -> None:
+        assert self.token, "others may send it just now"
+        assert self._lock.locked()
         self.tokens += 1
         self.token = str(self.tokens)
 
@@ -689,7 +690,8 @@ def test_credentials_that_google_refuses_are_renewed_once(gcs: Kind, refusals: i
     storage = gcs.open()
     storage.put("a", b"x")
     client: Any = storage.client  # type: ignore[attr-defined]
-    client._session.credentials.credentials = held = _Renewed()
+    kept = client._session.credentials
+    kept.credentials = held = _Renewed(kept.lock)
     gcs.cloud.plans += [gcs.error(401, "authError")] * refusals
     if refusals == 1:
         assert storage.get("a") == b"x"
@@ -697,6 +699,18 @@ def test_credentials_that_google_refuses_are_renewed_once(gcs: Kind, refusals: i
         with pytest.raises(StorageError, match="missing, wrong or expired"):
             storage.get("a")
     assert held.token == "1"
+
+
+def test_who_has_no_credentials_is_refused_at_once(gcs: Kind) -> None:
+    storage = gcs.open()
+    storage.put("a", b"x")
+    client: Any = storage.client  # type: ignore[attr-defined]
+    anonymous: Any = AnonymousCredentials
+    client._session.credentials.credentials = anonymous()
+    gcs.cloud.plans.append(gcs.error(401, "required"))
+    with pytest.raises(StorageError, match="missing, wrong or expired"):
+        storage.get("a")
+    assert storage.get("a") == b"x"
 
 
 def test_what_google_calls_forbidden_may_be_too_much_at_once(

@@ -217,8 +217,8 @@ class GcsClient(ObjectClient):
         # stop those of all filesystems of fsspec's, to whatever server.
         signed = self._session.signed(headers or {})
         response: _Response = sync(self._session.loop, ask, method, path, parameters, signed, data)
-        if response.status == 401 and self._session.can_renew(signed):
-            signed = self._session.signed(headers or {})
+        if response.status == 401 and (refused := self._session.renewable(signed)):
+            signed = self._session.signed(headers or {}, refused)
             response = sync(self._session.loop, ask, method, path, parameters, signed, data)
         if response.status not in expected:
             raise self._judge(response)
@@ -260,9 +260,11 @@ class _Session(KeptBySurroundings, GCSFileSystem):  # type: ignore[misc] # gcsfs
     A class of its own has its own cache of instances in fsspec, so nobody else's are changed.
     """
 
-    def signed(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """Headers with credentials, which are fresh. Raises RequestFailed."""
+    def signed(self, headers: Mapping[str, str], refused: str = "") -> Mapping[str, str]:
+        """Headers with credentials, which are fresh: no ``refused`` token. Raises RequestFailed."""
         try:
+            if refused:
+                self.credentials.maybe_refresh(refused=refused)
             found: Mapping[str, str] = self._get_headers(headers)
         except Exception as error:
             is_lost = isinstance(error, (TransportError, TimeoutError)) or is_retriable(error)
@@ -271,17 +273,15 @@ class _Session(KeptBySurroundings, GCSFileSystem):  # type: ignore[misc] # gcsfs
             raise RequestFailed(Answer.REFUSED, str(error), _NO_CREDENTIALS) from error
         return found
 
-    def can_renew(self, refused: Mapping[str, str]) -> bool:
-        """Whether other credentials may be accepted: :meth:`signed` renews these.
+    def renewable(self, sent: Mapping[str, str]) -> str:
+        """The token that was sent, if there may be another one; "" if not.
 
-        A server may end them early, and a clock that is slow takes them for fresh.
+        A server may end it early, and a clock that is slow takes it for fresh.
         """
-        held = self.credentials.credentials
-        if held is None or not getattr(held, "refresh_token", True):
-            return False
-        if any(value == f"Bearer {held.token}" for value in refused.values()):
-            held.token = None
-        return True
+        if not getattr(self.credentials.credentials, "refresh_token", True):
+            return ""
+        bearers = [value for value in sent.values() if value.startswith("Bearer ")]
+        return bearers[0].removeprefix("Bearer ") if bearers else ""
 
     async def ask(
         self,
@@ -318,16 +318,22 @@ class _Session(KeptBySurroundings, GCSFileSystem):  # type: ignore[misc] # gcsfs
 
 
 def _renew(
-    held: GoogleCredentials, limits_s: tuple[float, float], early_s: float = _RENEWED_EARLY_S
+    held: GoogleCredentials,
+    limits_s: tuple[float, float],
+    early_s: float = _RENEWED_EARLY_S,
+    refused: str = "",
 ) -> None:
-    """Renew the credentials if they are about to expire.
+    """Renew the credentials if they are about to expire, or have a token that was ``refused``.
 
     In gcsfs's place, which waits two minutes for an answer, in one thread after the other. Raises
     what google.auth does, and TimeoutError.
     """
 
     def are_fresh() -> bool:
-        return held.credentials is None or held._credentials_valid(early_s)  # noqa: SLF001
+        if held.credentials is None:
+            return True
+        is_refused = bool(refused) and held.credentials.token == refused
+        return not is_refused and held._credentials_valid(early_s)  # noqa: SLF001
 
     if are_fresh():
         return
