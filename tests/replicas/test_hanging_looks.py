@@ -213,6 +213,22 @@ def test_a_root_that_hangs_is_waited_for_once(
     assert gate.asked == ["get"]
 
 
+@pytest.mark.parametrize(("moves", "kind"), [(False, "list_folders"), (True, "get")])
+def test_a_slow_folder_of_a_root_does_not_put_its_member_out(
+    tmp_path: Path, storage: ReplicatedStorage, gate: Gate, moves: bool, kind: str
+) -> None:
+    """Who looks at it has waited for long enough; the member itself answers."""
+    if moves:
+        Replicas(reopened(tmp_path)).move_controller(str(tmp_path / "new"))
+    gate.close(tmp_path / "b", kind)
+    replicas = Replicas(attach(storage))
+    assert replicas.describe().condition == "whole"
+    assert not [*_check_pointers(storage)]
+    replicas.store.topics.create("t", partitions=1)
+    assert gate.asked
+    assert replicas.describe().in_sync == ("r0-0", "r1-0")
+
+
 def verify(storage: ReplicatedStorage) -> None:
     with pytest.raises(StorageError, match=r"r1-0.* no answer"):
         [*Replicas(attach(storage)).verify()]

@@ -17,13 +17,12 @@ from txnlog.replication.roots.agreement import MemberFailed
 from txnlog.replication.roots.controller_move import names_controller
 from txnlog.replication.roots.description import Lacking, count_lacking, describe
 from txnlog.replication.roots.epoch_cleaning import KEPT
-from txnlog.replication.roots.epochs import Epoch, incarnation_of, member_of, root_of
+from txnlog.replication.roots.epochs import Epoch, incarnation_of, root_of
 from txnlog.replication.roots.listings import Listings
 from txnlog.replication.roots.members import MemberOpener
-from txnlog.replication.roots.outdated_controller import why_outdated
+from txnlog.replication.roots.outdated_controller import ask_root, why_outdated
 from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
-from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.trim import EVERYTHING, read_notes
 from txnlog.replication.roots.verification import ReplicaDifference, verify
 from txnlog.replication.sound_copies import SoundCopies
@@ -179,8 +178,7 @@ def _check_pointers(storage: ReplicatedStorage) -> Iterator[Finding]:
     for root, known in sorted(epoch.roots.items()):
         with suppress(TxnlogError):  # one that does not answer is told of elsewhere
             look = partial(_names_controller, opener, known.url, epoch)
-            key = member_of(epoch, root) or root
-            if storage.agreement.slowness.ask(key, look, time_for(epoch)):
+            if ask_root(storage.agreement, epoch, root, look):
                 continue
             detail = (
                 f"nothing in {known.url} says that the controller is at {epoch.controller}: "

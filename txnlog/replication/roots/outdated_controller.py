@@ -6,9 +6,10 @@ that are in sync as it says. Operators are told, and stopped, by whatever root t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 from txnlog.errors import OutdatedController, StorageError, TxnlogError
 from txnlog.replication import root_names
@@ -18,6 +19,8 @@ from txnlog.replication.roots.epoch_notes import is_over, list_notes, read_notes
 from txnlog.replication.roots.epochs import Epoch, Member, member_of
 from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.slowness import time_for
+
+T = TypeVar("T")
 
 
 def check_controller(agreement: Agreement, opener: OpenMember) -> None:
@@ -46,13 +49,22 @@ def why_outdated(agreement: Agreement, opener: OpenMember) -> OutdatedController
             return unknown_epoch(agreement, *unknown[0])
 
 
+def ask_root(agreement: Agreement, epoch: Epoch, root: str, look: Callable[[], T]) -> T:
+    """Look at a root's own folder; not if its member hangs, which is not waited for twice.
+
+    A folder that takes long is not its member's failure. Raises TxnlogError, as the look does.
+    """
+    member = member_of(epoch, root)
+    if member is not None:
+        agreement.slowness.ask(member, lambda: None, time_for(epoch))
+    return agreement.slowness.ask(root, look, time_for(epoch))
+
+
 def _newest_of(
     agreement: Agreement, opener: MemberOpener, epoch: Epoch, root: str
 ) -> list[tuple[Member, Epoch]]:
     """The newest epoch that each incarnation of a root has, as far as they answer."""
     known = epoch.roots[root]
-    # Who has been asked as a member, and hangs, is not waited for twice.
-    key = member_of(epoch, root) or root
 
     def look() -> Iterator[tuple[Member, Epoch]]:
         folders = opener.root(known.url).list_folders("")
@@ -66,7 +78,7 @@ def _newest_of(
                     yield member, noted
 
     with suppress(TxnlogError):
-        found = agreement.slowness.ask(key, lambda: [*look()], time_for(epoch))
+        found = ask_root(agreement, epoch, root, lambda: [*look()])
         # Else another store's root is in its place.
         return [
             one for one in found if root in one[1].roots and one[1].roots[root].url == known.url
