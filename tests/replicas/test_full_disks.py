@@ -73,6 +73,34 @@ def test_a_set_of_full_disks_does_not_shrink(
     assert values(reopened(tmp_path)) == ["1", "2"]
 
 
+def test_an_upload_does_not_shrink_a_set_of_full_disks(
+    store: txnlog.Store, tmp_path: Path, fill: Fill
+) -> None:
+    """Neither when it begins, nor when the rest of it is copied to those that took none."""
+    write(store, "2")
+    before, name = in_sync(store), "topics/t/data/0/{}.parquet"
+    fill("a", "b", "c")
+    with pytest.raises(StorageError, match="no space left"):
+        store.storage.upload(name.format(1))
+    fill("b", "c")
+    upload = store.storage.upload(name.format(2))
+    upload.write(b"2")
+    fill("a", "b", "c")
+    with pytest.raises(StorageError, match="no space left"):
+        upload.close()
+    assert in_sync(store) == before
+
+
+def test_a_full_disk_goes_out_for_an_upload_while_others_have_room(
+    store: txnlog.Store, fill: Fill
+) -> None:
+    before = in_sync(store)
+    fill("c")
+    with store.storage.upload("topics/t/data/0/1.parquet") as upload:
+        upload.write(b"1")
+    assert in_sync(store) == before[:2]
+
+
 @pytest.mark.parametrize(
     ("full", "left"),
     [("a", "bc"), ("b", "ac"), ("ab", "c"), ("bc", "a"), ("ac", "b")],

@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
-from txnlog.replication.roots.copies import copy_between
+from txnlog.replication.roots.copies import CHUNK_BYTES, copy_between
 from txnlog.replication.roots.epochs import Epoch, Member
 from txnlog.replication.roots.placement import targets
 from txnlog.replication.roots.slowness import TookTooLong, time_for
@@ -50,7 +50,7 @@ class ReplicatedUpload(Upload):
                     epoch,
                     member,
                     lambda storage: storage.upload(self._name),
-                    within_s=time_for(epoch),
+                    put_bytes=self._size,
                 )
             except MemberFailed as error:
                 failed = error
@@ -147,6 +147,9 @@ class ReplicatedUpload(Upload):
                 copy_between(self._agreement, epoch, source, target, self._name, self._checksum)
             except MemberFailed as error:
                 failed = error
+                if error.member == target:
+                    # A whole one would take a lot of memory to try.
+                    failed.put_bytes = min(self._size, CHUNK_BYTES)
             except ObjectNotFound:
                 continue
             else:
