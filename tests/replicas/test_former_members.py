@@ -20,7 +20,11 @@ from tests.support.replication.replica_folders import (
 )
 from txnlog.errors import InvalidOption
 from txnlog.replication import Replicas
+from txnlog.replication.roots.epochs import Root
+from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.storage import Storage
+from txnlog.storage.reach import UnnamedUrl
 
 LOG = "topics/t/log"
 THIRD = "b/incarnation-00001"
@@ -117,6 +121,26 @@ def test_what_is_damaged_at_all_in_sync_is_repaired(tmp_path: Path) -> None:
     assert (found.name, found.is_repaired) == (file(2), True)
     assert values(reopened(tmp_path)) == ["1", "2", "3"]
     assert objects(tmp_path / FIRST) == objects(tmp_path / THIRD) == whole
+
+
+def test_one_at_a_place_that_was_not_named_stops_nobody(
+    store: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has is left out, as if it did not answer."""
+    Replicas(store).add(str(tmp_path / "c"))
+    put_out(tmp_path, "r2-0")
+    put_out(tmp_path)
+    at = MemberOpener.at
+
+    def unnamed(opener: MemberOpener, root: Root, member: str) -> Storage:
+        if member == "r2-0":
+            raise UnnamedUrl(f"the store names {root.url}, and nothing is sent there")
+        return at(opener, root, member)
+
+    monkeypatch.setattr(MemberOpener, "at", unnamed)
+    flip(tmp_path / FIRST / file(2))
+    come_back(tmp_path)
+    assert values(reopened(tmp_path)) == ["1", "2", "3"]
 
 
 def test_what_was_given_away_meanwhile_is_kept_where_it_is(

@@ -26,6 +26,7 @@ from txnlog.errors import (
     ObjectNotFound,
     StorageError,
     TxnlogError,
+    UnsupportedFilesystem,
 )
 from txnlog.replication import root_names
 from txnlog.replication.roots.bounded_requests import BoundedRequests
@@ -47,6 +48,7 @@ from txnlog.replication.roots.same_bytes import Diverged
 from txnlog.replication.roots.slowness import MOST_LAGS, Slowness, TookTooLong, time_for
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import try_put
+from txnlog.storage.reach import UnnamedUrl
 from txnlog.storage.server_storage import ServerStorage
 from txnlog.time_limits import RunWithin, run_whole
 
@@ -379,6 +381,10 @@ class Agreement:
         began_s = self.clock.monotonic_s()
         try:
             result = make(self.storage(epoch, member))
+        except (UnnamedUrl, UnsupportedFilesystem) as error:
+            if member in epoch.members:
+                raise  # without it nothing can be done
+            raise MemberFailed(member, error) from error
         except ObjectNotFound:
             self._note_answer(member)
             raise
