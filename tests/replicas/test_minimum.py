@@ -21,6 +21,7 @@ from tests.support.steps import stop_before_marking
 from txnlog.errors import CommitStateUnknown, NotEnoughReplicas
 from txnlog.replication import Follower, ReplicaReturn, Replicas
 from txnlog.replication.roots import copies, puts
+from txnlog.replication.roots.epochs import joining
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.state.transaction import HELP_AFTER_MS
 from txnlog.storage.adapters.local import LocalStorage
@@ -115,6 +116,30 @@ def test_a_flush_below_the_minimum(
         Replicas(store).add(str(tmp_path / "b"))
         producer.flush()
     assert values(reopened(tmp_path)) == ["1"]
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_only_roots_that_are_out_and_were_not_taken_out_are_to_be_added(
+    store: txnlog.Store, tmp_path: Path, joins: bool
+) -> None:
+    """Who is exchanged for good, or copies already, is not what is missing."""
+    replicas = Replicas(store)
+    for root in ("c", "d"):
+        replicas.add(str(tmp_path / root))
+    replicas.remove("r2")
+    replicas.forget("r2-0")
+    agreement = store.storage.agreement  # type: ignore[attr-defined]
+    for member in ("r1-0", "r3-0"):
+        agreement.put_out(agreement.refresh(), member, "it fails")
+    if joins:
+        epoch = agreement.refresh()
+        agreement.propose(
+            joining(epoch, "r1-1", epoch.roots["r1"].url, agreement.proposer("it joins"))
+        )
+    out = "d" if joins else "bd"
+    added = ", ".join(f"`txnlog replicas add {tmp_path / root}`" for root in out)
+    with pytest.raises(NotEnoughReplicas, match=f"back: {added}$"):
+        store.storage.put("topics/t/data/0/1.parquet", b"")
 
 
 def test_no_election_is_waited_for_that_would_not_help(

@@ -186,12 +186,13 @@ class ReplicatedStorage(Storage):
 
     def _need(self, epoch: Epoch) -> None:
         if len(epoch.in_sync) < epoch.min_insync:
-            out = sorted({*epoch.roots} - {*map(root_of, epoch.in_sync)})
-            urls = ", ".join(f"`txnlog replicas add {epoch.roots[one].url}`" for one in out)
+            out = sorted({*epoch.roots} - {*epoch.taken_out, *map(root_of, epoch.members)})
+            add = [f"`txnlog replicas add {epoch.roots[one].url}`" for one in out]
+            advice = ", ".join(add) or "`txnlog replicas add` brings one in"
             raise NotEnoughReplicas(
                 f"{len(epoch.in_sync)} of the replicas of {self.url} are in sync in epoch "
                 f"{epoch.number} ({', '.join(epoch.in_sync)}), and min.insync.replicas is "
-                f"{epoch.min_insync}: nothing is acknowledged before others are back: {urls}"
+                f"{epoch.min_insync}: nothing is acknowledged before others are back: {advice}"
             )
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
