@@ -211,3 +211,35 @@ def test_records_deleted_meanwhile_are_looked_at_again() -> None:
     slow.topics.delete_records({TopicPartition("t", 0): ROUNDS})
     notes = read_notes(store.storage, "t")
     assert sorted(len(note.retired.segments) for note in notes if note.retired) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"retention.ms": 1000}, {"retention.ms": -1}),
+        ({"retention.bytes": 1}, {"retention.bytes": -1}),
+        ({"retention.ms": 1000}, {"cleanup.policy": "compact"}),
+    ],
+    ids=["a time", "a size", "a policy"],
+)
+def test_retention_that_loses_to_an_alter_keeps_what_that_keeps(
+    before: dict[str, object], after: dict[str, object]
+) -> None:
+    """``alter`` has returned: no record is deleted by the settings that it has replaced."""
+    store = attach(HeapStorage(), create=True, clock=(clock := VirtualClock(seed=1)))
+    store.topics.create("t", config=before)
+    for value in range(5):
+        with store.producer() as producer:
+            producer.send("t", b"%d" % value, key=b"%d" % value)
+    clock.time_ms += 3_600_000
+    faster = iter([after])
+
+    def alter(request: str) -> None:
+        if request.startswith("put_if_absent topics/t/log/"):
+            for config in faster:
+                another(store).topics.alter("t", config=config)
+
+    slow = attach(FaultyStorage(store.storage, before_request=alter), clock=clock)
+    assert not [one for one in slow.maintain() if isinstance(one, MaintenanceFailure)]
+    assert next(faster, None) is None
+    assert store.scan("t").record_count == 5

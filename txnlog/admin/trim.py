@@ -28,9 +28,9 @@ def trim(
     """Move the log start offsets of a topic's partitions up, all in one entry.
 
     ``choose`` gives the new ones of partitions for a state; if it gives none, nothing changes. It
-    is called again if other records were deleted or rewritten since, not for what was appended:
-    finding many segments takes longer than a busy topic waits between two entries. While other
-    writers are faster it goes on for ``timeout_ms``.
+    is called again if the topic was altered since, or other records were deleted or rewritten, not
+    for what was appended: finding many segments takes longer than a busy topic waits between two
+    entries. While other writers are faster it goes on for ``timeout_ms``.
 
     Raises UnknownTopicOrPartition; StorageError: the outcome is unknown, and repeating it does no
     harm.
@@ -48,6 +48,7 @@ def trim(
         held = (
             topic_id,
             state.settled,
+            (*state.config.items(),),
             [
                 (part.log_start_offset, [rewrite.entry for rewrite in part.rewrites])
                 for part in state.partitions
