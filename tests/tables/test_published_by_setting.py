@@ -172,7 +172,7 @@ def test_a_catalog_is_the_one_that_the_configuration_names(
     for variable in ("HOME", "PYICEBERG_HOME"):
         monkeypatch.setenv(variable, str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    [failed] = store.maintain(publish="iceberg:prod-1")
+    [failed, _] = store.maintain(publish="iceberg:prod-1")
     assert isinstance(failed, MaintenanceFailure)
     assert (failed.part, failed.topic) == ("publishing", "f")
     assert "PYICEBERG_CATALOG__PROD_1__URI" in str(failed.error)
@@ -202,12 +202,17 @@ def test_a_failure_stops_nothing_else(store: Store, tmp_path: Path) -> None:
         store.topics.alter(name, config={KEY: url})
     steps = store.maintain(publish=place)
     published = [step.topic for step in steps if isinstance(step, TablePublication)]
-    failed = {step.topic: step for step in steps if isinstance(step, MaintenanceFailure)}
+    failures = [step for step in steps if isinstance(step, MaintenanceFailure)]
+    assert [(step.part, step.topic) for step in failures] == [
+        ("publishing", "g"),
+        ("vacuum", "g"),
+        ("publishing", "h"),
+    ]
+    failed = {step.topic: step for step in failures if step.part == "publishing"}
     assert published == ["f", "i"]
     assert failed.keys() == {"g", "h"}
     assert "not of this topic" in str(failed["g"].error)
     assert "none of the places" in str(failed["h"].error)
-    assert {step.part for step in failed.values()} == {"publishing"}
     assert not (tmp_path / "else").exists()
     with patch.dict("sys.modules", {"deltalake": None}):
         [missing, *_] = store.maintain("f", publish=place)
@@ -249,13 +254,31 @@ def test_no_file_goes_while_a_table_that_fails_names_it(
         store.topics.delete_records({TopicPartition("f", 0): 100})
     clock.time_ms += 60_000
     with patch.dict("sys.modules", {"deltalake": None}):
-        kinds = [type(step) for step in store.maintain(publish="delta")]
-    assert MaintenanceFailure in kinds
-    assert FileDeletion not in kinds
+        steps = [*store.maintain(publish="delta")]
+    failed = {step.part: step.error for step in steps if isinstance(step, MaintenanceFailure)}
+    assert failed.keys() == {"publishing", "vacuum"}
+    assert f"no file is deleted, purged records among them, until delta:{folder} is" in str(
+        failed["vacuum"]
+    )
+    assert FileDeletion not in map(type, steps)
     assert delta_rows(folder) == 200
     kinds = [type(step) for step in store.maintain(publish="delta")]
     assert {TablePublication, FileDeletion} <= {*kinds}
     assert delta_rows(folder) == (200 if removes == "rewritten" else 100)
+
+
+@pytest.mark.parametrize("publish", ["delta:/other", ()], ids=["elsewhere", "nowhere"])
+def test_a_table_that_others_publish_keeps_no_file(
+    store: Store, tmp_path: Path, clock: VirtualClock, publish: str | tuple[str, ...]
+) -> None:
+    """Whoever publishes nothing there cannot tell whether it names them, nor ever would."""
+    store.topics.alter("f", config={KEY: f"delta:{tmp_path}/f", "file.delete.delay.ms": 0})
+    keys = store.scan("f").to_arrow().select(["carrier"])
+    assert store.maintenance.purge("f", keys).waiting_files == 1
+    clock.time_ms += 60_000
+    steps = store.maintain(publish=publish)
+    assert FileDeletion in map(type, steps)
+    assert store.maintenance.purge("f", keys).waiting_files == 0
 
 
 def test_columns_that_delta_cannot_tell_apart_are_not_renamed(store: Store, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
 from txnlog.admin.dry_run import logs_for
 from txnlog.admin.expiry import Expiry, TransactionEnd, expire_groups, tend_ids, times_when_needed
 from txnlog.admin.merge_topic import Merge, merge_topic
-from txnlog.admin.publish import check_places, publish_as_set
+from txnlog.admin.publish import check_places, publish_as_set, table_here
 from txnlog.admin.record_times import FutureRecords
 from txnlog.admin.retention import RetentionDeletion, apply_retention
 from txnlog.admin.rewrite_tasks import TaskRunner
@@ -34,7 +34,7 @@ from txnlog.admin.vacuum import (
     vacuum_topic,
 )
 from txnlog.config import TopicConfig, check_whole_number
-from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
+from txnlog.errors import InvalidOption, StorageError, TxnlogError, UnknownTopicOrPartition
 from txnlog.hooks import registered
 from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
@@ -195,9 +195,13 @@ class Maintenance:
             yield done
 
     def _vacuum(self, logs: Logs, topic: str, ages: Ages) -> Iterator[MaintenanceStep]:
-        if topic in self._unpublished:
-            return  # its table still names files that would be deleted
         try:
+            if topic in self._unpublished and (table := table_here(logs, topic, self._places)):
+                # Its newest version names files that would be deleted.
+                raise StorageError(
+                    f"topic {topic!r}: no file is deleted, purged records among them, until "
+                    f"{table} is published; or unset table.publish"
+                )
             yield from vacuum_topic(logs, topic, ages, self._orphan_age_ms, dry_run=self._dry_run)
         except UnknownTopicOrPartition:
             # An import that has not got that far, or a folder with nothing in it.

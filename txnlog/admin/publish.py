@@ -57,7 +57,7 @@ def publish_as_set(
             table,
         )
         return None
-    if not any(_lies_in(table, place) for place in places):
+    if not table_here(logs, topic, places):
         raise InvalidOption(
             f"topic {topic!r} has table.publish={table}, which is at none of the places where this "
             f"process may publish: {', '.join(places)}"
@@ -73,6 +73,12 @@ def publish_as_set(
 
     name, _, identifier = place.partition("/")
     return publish_iceberg(logs, topic, named_catalog(name), identifier, None, dry_run=dry_run)
+
+
+def table_here(logs: Logs, topic: str, places: Sequence[str]) -> str:
+    """The topic's ``table.publish``; "" if it says nothing, or is at none of the places."""
+    table = TopicConfig.of(logs.topic_spec(topic).config).table_publish
+    return table if any(_lies_in(table, place) for place in places) else ""
 
 
 def _lies_in(table: str, place: str) -> bool:

@@ -98,7 +98,8 @@ def _say_what_is_left(report: PurgeReport) -> None:
     if report.published:
         warn(
             f"the topic is published as {report.published}, which shows such records until that "
-            "is done again (`txnlog maintain --publish`), and in its older versions"
+            "is done again (`txnlog maintain --publish`), and in its older versions; where that "
+            "fails, `maintain` deletes no file of the topic"
         )
     is_left = report.undecided_count or report.waiting_files or report.old_copies
     if not (report.partitions or is_left):
