@@ -17,7 +17,7 @@ from txnlog.names import TopicPartition
 from txnlog.read import changed_rows
 from txnlog.read.scanned_ranges import read_each
 from txnlog.store import attach
-from txnlog.testing import HeapStorage, VirtualClock
+from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
 
 PEOPLE = pa.schema([("id", pa.int64()), ("name", pa.string()), ("age", pa.int32())])
 
@@ -234,6 +234,41 @@ def test_a_purge_since_is_an_error(store: Store, clock: VirtualClock, until: str
     for begin_at in (time_ms, later):
         feed = store.changes("people", begin_at, None, columns, pre_images=True)
         assert rows(feed) == [("insert", 1)]
+
+
+@pytest.mark.parametrize("merges", [False, True])
+def test_a_purge_that_finds_nothing_ends_no_feed(store: Store, merges: bool) -> None:
+    """Such as the second one, which looks whether a file is left."""
+    for age in range(20):
+        put(store, (1, "Ada", age), (2, "Bob", age))
+    store.maintenance.purge("people", [{"id": 1}])
+    since = store.snapshot("people").token()
+    put(store, (2, "Bob", None))
+    if merges:
+        store.maintenance.merge("people")
+    report = store.maintenance.purge("people", [{"id": 1}])
+    assert (report.partitions, report.waiting_files > 0) == ((), True)
+    feed = store.changes("people", since, columns=["_change", "id"], pre_images=True)
+    assert rows(feed) == [("update_before", 2), ("update_after", 2)]
+
+
+def test_a_purge_that_died_before_its_end_is_ended_by_the_next(store: Store) -> None:
+    put(store, (1, "Ada", 36), (2, "Bob", 1))
+    since = store.snapshot("people").token()
+    put(store, (1, None, None))
+    puts = iter(range(2))
+
+    def die(request: str) -> None:
+        if request.startswith("put_if_absent topics/people/log/") and next(puts, None) == 1:
+            raise KeyboardInterrupt
+
+    dies = attach(FaultyStorage(store.storage, before_request=die), clock=store.logs.clock)
+    with pytest.raises(KeyboardInterrupt):
+        dies.maintenance.purge("people", [{"id": 1}])
+    assert next(puts, None) is None
+    assert store.maintenance.purge("people", [{"id": 1}]).partitions == ()
+    with pytest.raises(SnapshotExpired, match="purged from topic 'people'"):
+        store.changes("people", since, pre_images=True)
 
 
 @pytest.mark.parametrize("start", [0, 3])

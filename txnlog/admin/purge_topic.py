@@ -130,8 +130,8 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
         _purge(topic, number, [run for run in done if run.partition == number], dry_run=dry_run)
         for number in numbers
     )
-    waiting_files, old_copies = _waiting_files(logs, topic)
-    if not dry_run and (done or waiting_files):
+    waiting_files, old_copies, is_unsaid = _waiting_files(logs, topic)
+    if not dry_run and (done or is_unsaid):
         _put_purged(logs, topic, view.topic_id)
     published = TopicConfig.of(view.config).table_publish
     return PurgeReport(topic, found, undecided, waiting_files, old_copies, published)
@@ -161,8 +161,12 @@ def _purge(topic: str, partition: int, runs: Sequence[_Run], *, dry_run: bool) -
     )
 
 
-def _waiting_files(logs: Logs, topic: str) -> tuple[int, tuple[str, ...]]:
-    """How many wait to be deleted, and the old copies of the store that have more."""
+def _waiting_files(logs: Logs, topic: str) -> tuple[int, tuple[str, ...], bool]:
+    """How many wait to be deleted, and the old copies of the store that have more.
+
+    And whether segments that may hold more than what has replaced them do so since the last purge's
+    end: compaction leaves records out, as does a purge that has died before its end.
+    """
     files = list_segment_files(logs.storage, topic)
     copies = [*_copies(logs, topic)]
     old = [one for hook in registered("old copies") for one in hook.list_old_copies(logs, topic)]
@@ -174,7 +178,16 @@ def _waiting_files(logs: Logs, topic: str) -> tuple[int, tuple[str, ...]]:
     waiting = [name for name in copies if segment_of_copy(name) not in placed]
     needed = placed_files(topic, state)
     old_copies = tuple(name for name, keys in old if keys is None or keys - needed)
-    return len(files.keys() - needed) + len(waiting), old_copies
+    is_unsaid = any(
+        rewrite.entry >= state.purge_end and _leaves_out(rewrite.segment)
+        for part in state.partitions
+        for rewrite in part.rewrites
+    )
+    return len(files.keys() - needed) + len(waiting), old_copies, is_unsaid
+
+
+def _leaves_out(segment: Segment) -> bool:
+    return _kind(segment)[0] or segment.is_purge or segment.stored.is_empty
 
 
 def _copies(logs: Logs, topic: str) -> Iterator[str]:
