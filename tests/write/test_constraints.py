@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from txnlog.admin import topics
 from txnlog.columns.checks import make_schema
 from txnlog.columns.constraints import constraints_of
 from txnlog.columns.expressions import Literal, parse
@@ -180,6 +181,22 @@ def test_defaults_pass_the_constraints(text: str) -> None:
         store.topics.alter("t", schema=columns, defaults=defaults, config=config)
     known = {"constraint.c": f"({text}) OR id > 0"}
     store.topics.alter("t", schema=columns, defaults=defaults, config=known)
+
+
+def test_a_constraint_that_was_made_before_stops_no_change(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic may have one from when defaults were not judged; set anew, it is."""
+    columns = pa.schema([("id", pa.int64()), ("a", pa.int64())])
+    config = {"constraint.c": "a > 0"}
+    with monkeypatch.context() as before:
+        before.setattr(topics, "check_constraints", lambda *_: None)
+        store.topics.create("t", schema=columns, defaults={"a": -1}, config=config)
+    store.topics.alter("t", config={"retention.ms": 5}, partitions=3)
+    store.topics.alter("t", schema=columns.append(pa.field("n", pa.int64())))
+    with pytest.raises(InvalidConfig, match="does not hold for the defaults of a,"):
+        store.topics.alter("t", config=config)
+    store.topics.alter("t", config={"constraint.c": None})
 
 
 def test_a_sum_that_overflows_is_refused(store: Store) -> None:

@@ -220,7 +220,7 @@ class TopicAdmin:
                 changed = None if changed is state.schema else changed
                 after = changed or state.schema
                 moved = changed_names(state.schema, after)
-                check_constraints(settings, after, moved, changes)
+                check_constraints(settings, after, state.schema.columns.names, moved, changes)
                 if moved and "table.publish" not in changes:
                     _check_published(topic, settings, moved)
             elif asked:

@@ -55,12 +55,14 @@ def constraints_of(config: Mapping[str, str], schema: TopicSchema) -> tuple[Cons
 def check_constraints(
     config: Mapping[str, str],
     schema: TopicSchema,
+    known: Collection[str] = (),
     moved: Collection[str] = (),
     given: Container[str] = (),
 ) -> None:
     """Raise InvalidConfig: one does not fit, refuses defaults, or is of other columns than before.
 
-    ``moved`` are the names that meant others; ``given`` the settings that were made for these.
+    ``known`` are the names so far, ``moved`` those that meant others; ``given`` the settings that
+    were made for these. What was there before with its columns may refuse their defaults.
     """
     import pyarrow as pa
 
@@ -76,7 +78,8 @@ def check_constraints(
                     f"topic config {key}: {one.text!r} is about column {name!r}, and this name is "
                     "another column's from now on: give the constraint in the same step"
                 )
-        if not {*one.columns} <= row.keys():
+        is_old = key not in given and {*one.columns} <= {*known}
+        if is_old or not {*one.columns} <= row.keys():
             continue
         try:
             refused = one.first_refused(pa.RecordBatch.from_pydict(row)) is not None
