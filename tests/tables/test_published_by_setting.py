@@ -285,8 +285,9 @@ def test_columns_that_delta_cannot_tell_apart_are_not_renamed(store: Store, tmp_
     """Another folder, or none, may be given in the same step; Iceberg has the columns' ids."""
     rename = {"price": "fare"}
     store.topics.alter("f", config={KEY: f"delta:{tmp_path}/f"})
-    with pytest.raises(InvalidSchema, match=r"table\.publish=.*price would mean others"):
-        store.topics.alter("f", rename=rename)
+    for config in ({}, {KEY: f"delta:{tmp_path}/f"}):
+        with pytest.raises(InvalidSchema, match=r"table\.publish=.*price would mean others: unset"):
+            store.topics.alter("f", rename=rename, config=config)
     store.topics.alter("f", rename=rename, config={KEY: f"delta:{tmp_path}/g"})
     store.topics.alter("f", config={KEY: "iceberg:prod/sales.f"})
     store.topics.alter("f", rename={"fare": "price"})

@@ -221,7 +221,7 @@ class TopicAdmin:
                 after = changed or state.schema
                 moved = changed_names(state.schema, after)
                 check_constraints(settings, after, state.schema.columns.names, moved, changes)
-                if moved and "table.publish" not in changes:
+                if moved and settings.get("table.publish") == state.config.get("table.publish"):
                     _check_published(topic, settings, moved)
             elif asked:
                 raise InvalidSchema(
@@ -491,8 +491,8 @@ def _check_published(topic: str, config: Mapping[str, str], moved: Iterable[str]
     if table.startswith("delta:"):
         raise InvalidSchema(
             f"topic {topic!r} has table.publish={table}, and Delta finds columns by their names, "
-            f"of which {', '.join(sorted(moved))} would mean others: give another folder as "
-            "table.publish in the same step, or unset it before"
+            f"of which {', '.join(sorted(moved))} would mean others: unset it, and give "
+            "another folder afterwards"
         )
 
 
