@@ -82,10 +82,6 @@ class Phase(Enum):
         return InvalidTxnState(f"{call}(): the producer is {self.value}; {_HINTS[self]}")
 
 
-_LOOKS_EACH = 16
-"""After so many records that wait for a flush the age of a topic's metadata is looked at: each look
-at the clock takes a tenth of the time of a send."""
-
 _HINTS = {
     Phase.NEW: "call init_transactions() first",
     Phase.READY: "call begin_transaction() first",
@@ -458,14 +454,10 @@ class Producer:
                     and timestamp_ms is None
                     and headers is None
                     and (size := len(value) + (0 if key is None else len(key))) <= buffer.most_bytes
-                    and (
-                        (
-                            (row := len((rows := buffer.rows).keys)) % _LOOKS_EACH
-                            and buffer.fresh_until_s > 0
-                        )
-                        or self._monotonic_s() <= buffer.fresh_until_s
-                    )
+                    and self._monotonic_s() <= buffer.fresh_until_s
                 ):
+                    rows = buffer.rows
+                    row = len(rows.keys)
                     total = rows.size_bytes + size
                     future = FutureRecordMetadata(buffer.sent, row)
                     try:

@@ -133,7 +133,7 @@ def test_without_acks_what_follows_refused_records_is_written(store: Store) -> N
 
 
 def test_it_is_looked_at_with_the_next_record(store: Store) -> None:
-    """Though others wait, and most records ask no clock."""
+    """Though others wait for their flush."""
     store.topics.create("t")
     producer = store.producer()
     producer.send("t", b"x")

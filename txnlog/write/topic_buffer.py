@@ -146,10 +146,10 @@ class TopicBuffer:
     """The buffer of one topic: rows, and the uploader that bounds memory.
 
     It is ``lost`` once an error has lost records that were sent. :meth:`Producer.send` adds to
-    ``rows`` itself until the metadata is older than ``fresh_until_s``, on the monotonic clock, or
-    for a few records longer; none if that is below 0. They have ``most_bytes`` of key and value at
-    most, and a key if it ``needs_keys``. ``sent`` is the batch that records become that are sent
-    one by one now. Until ``judged_until_s`` it refuses records without another look at the topic.
+    ``rows`` itself until the metadata is older than ``fresh_until_s``, on the monotonic clock:
+    records of ``most_bytes`` of key and value at most, and if it ``needs_keys`` only those that
+    have one. ``sent`` is the batch that records become that are sent one by one now. Until
+    ``judged_until_s`` it refuses records without another look at the topic.
     """
 
     def __init__(
