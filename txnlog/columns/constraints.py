@@ -68,9 +68,10 @@ def check_constraints(
 
     from txnlog.segments.schema_columns import default_of
 
-    defaults = {field.name: default_of(field) for field in schema.columns}
+    constraints = constraints_of(config, schema)
+    defaults = {field.name: default_of(field) for field in (schema.columns if constraints else ())}
     row = {name: pa.array([value]) for name, value in defaults.items() if value is not None}
-    for one in constraints_of(config, schema):
+    for one in constraints:
         key = CONSTRAINT + one.name
         for name in one.columns:
             if name in moved and key not in given:
