@@ -22,7 +22,7 @@ from txnlog.errors import InvalidOption
 from txnlog.replication import Replicas
 from txnlog.replication.roots.epochs import Root
 from txnlog.replication.roots.members import MemberOpener
-from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.storage import Storage
 from txnlog.storage.reach import UnnamedUrl
 
@@ -212,3 +212,27 @@ def test_nothing_comes_back_from_another_history(store: txnlog.Store, tmp_path: 
     assert values(reopened(tmp_path)) == ["1", "2", "3"]
     assert file(4) in objects(tmp_path / FIRST)
     Replicas(reopened(tmp_path)).forget("r0-0")
+
+
+def test_a_leader_that_gave_a_name_away_gives_nothing(tmp_path: Path) -> None:
+    """It has a later entry: it had lost the one before when another one took its number."""
+    first, later = (f"transactions/v/{number:020}.json" for number in (7, 8))
+    fence, fenced = ((tmp_path / FIRST / file(number)).read_bytes() for number in (0, 1))
+
+    def opened() -> ReplicatedStorage:
+        storage = find_replicated(reopened(tmp_path).logs.storage)
+        assert storage is not None
+        storage.will_write()
+        return storage
+
+    assert opened().put_if_absent(first, fence)
+    assert opened().put_if_absent(later, fence)
+    (tmp_path / FIRST / first).unlink()
+    assert not opened().put_if_absent(first, fenced)
+    assert Replicas(reopened(tmp_path)).describe().in_sync == ("r1-0",)
+    flip(tmp_path / SECOND / first)
+    damaged = (tmp_path / SECOND / first).read_bytes()
+    come_back(tmp_path, "a")
+    assert opened().get(first) == damaged
+    with pytest.raises(InvalidOption, match=first):
+        Replicas(reopened(tmp_path)).forget("r0-0")

@@ -707,7 +707,12 @@ class Agreement:
             return False  # others may see what this process does not
         put_bytes = None if failed.useless else failed.put_bytes
         return self.put_out(
-            epoch, failed.member, str(failed), may_lose=not failed.is_slow, put_bytes=put_bytes
+            epoch,
+            failed.member,
+            str(failed),
+            may_lose=not failed.is_slow,
+            put_bytes=put_bytes,
+            diverged=isinstance(failed.error, Diverged),
         )
 
     def answers(self, epoch: Epoch, member: Member) -> bool:
@@ -733,6 +738,7 @@ class Agreement:
         *,
         may_lose: bool = True,
         put_bytes: int | None = None,
+        diverged: bool = False,
     ) -> bool:
         """Propose an epoch without a member; False if nobody can take its place.
 
@@ -750,11 +756,12 @@ class Agreement:
         if member != epoch.leader:
             if put_bytes is not None and next(heirs, None) is None:
                 return False
-            return self.propose(without(epoch, member, self.proposer(f"{member} fails: {why}")))
+            who = self.proposer(f"{member} fails: {why}")
+            return self.propose(without(epoch, member, who, diverged=diverged))
         for candidate in heirs:
             if self.answers(epoch, candidate):
                 who = self.proposer(f"the leader {member} fails: {why}")
-                return self.propose(elected(epoch, candidate, who))
+                return self.propose(elected(epoch, candidate, who, diverged=diverged))
         if not (may_lose and epoch.allows_unclean):
             return False
         return self.elect_unclean(epoch, f"all in sync fail: {why}")

@@ -79,6 +79,8 @@ class Left(msgspec.Struct, frozen=True):
 
     epoch: Counter
     at_ms: TimeMs
+    diverged: bool = False
+    """Whether it had other bytes than others: what it has of logs proves nothing."""
 
 
 class FailedJoins(msgspec.Struct, frozen=True):
@@ -226,6 +228,11 @@ def of_this_history(epoch: Epoch) -> list[Member]:
     return [one for one in by_last_in_sync(epoch) if epoch.left[one].epoch >= epoch.last_unclean]
 
 
+def may_be_asked(epoch: Epoch) -> list[Member]:
+    """Those of this history that are asked for what was decided."""
+    return [one for one in of_this_history(epoch) if not epoch.left[one].diverged]
+
+
 def last_in_sync(epoch: Epoch, root: str) -> Member | None:
     """A root's member that was last in sync; None if it never was."""
     was = [member for member in epoch.left if root_of(member) == root]
@@ -256,13 +263,13 @@ def _next(epoch: Epoch, who: Proposer, **changes: object) -> Epoch:
     return msgspec.structs.replace(epoch, **{"unclean": None, **told, **changes})
 
 
-def _left(epoch: Epoch, gone: Member, at_ms: int) -> dict[Member, Left]:
+def _left(epoch: Epoch, gone: Member, at_ms: int, diverged: bool) -> dict[Member, Left]:
     if gone not in epoch.in_sync:
         return epoch.left
-    return {**epoch.left, gone: Left(epoch.number, at_ms)}
+    return {**epoch.left, gone: Left(epoch.number, at_ms, diverged)}
 
 
-def without(epoch: Epoch, gone: Member, who: Proposer) -> Epoch:
+def without(epoch: Epoch, gone: Member, who: Proposer, *, diverged: bool = False) -> Epoch:
     """The set without a member that is not the leader."""
     if gone == epoch.leader:
         raise ValueError(f"{gone} leads: another one must be elected")
@@ -271,11 +278,13 @@ def without(epoch: Epoch, gone: Member, who: Proposer) -> Epoch:
         who,
         in_sync=tuple(member for member in epoch.in_sync if member != gone),
         joining={member: since for member, since in epoch.joining.items() if member != gone},
-        left=_left(epoch, gone, who.at_ms),
+        left=_left(epoch, gone, who.at_ms, diverged),
     )
 
 
-def elected(epoch: Epoch, leader: Member, who: Proposer, *, keep: bool = False) -> Epoch:
+def elected(
+    epoch: Epoch, leader: Member, who: Proposer, *, keep: bool = False, diverged: bool = False
+) -> Epoch:
     """Another leader from the in-sync set; the old one leaves it, unless it is kept.
 
     Nobody goes on joining: a root that copied from the old leader may have more than the new one.
@@ -292,7 +301,7 @@ def elected(epoch: Epoch, leader: Member, who: Proposer, *, keep: bool = False) 
         leader_since=epoch.number + 1,
         in_sync=in_sync,
         joining={},
-        left=epoch.left if keep else _left(epoch, epoch.leader, who.at_ms),
+        left=epoch.left if keep else _left(epoch, epoch.leader, who.at_ms, diverged),
     )
 
 

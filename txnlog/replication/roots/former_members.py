@@ -9,6 +9,9 @@ or get it. So that it has something says nothing, but for this:
   builds on one, or marks it, unless all members have the same (R2), and it was a member then.
 * Markers, and marks that close, say what was decided elsewhere.
 
+But one that left since it had other bytes than others is not asked: it had lost what it had, or it
+would not have them, so that it has later entries says nothing.
+
 All of this is so within one history: an unclean election begins another one. And it may only be
 given to the leader if that has lost it: what was deleted meanwhile is not.
 """
@@ -22,7 +25,7 @@ from txnlog import names
 from txnlog.errors import ObjectNotFound
 from txnlog.names import LogFile
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
-from txnlog.replication.roots.epochs import Epoch, Member, of_this_history
+from txnlog.replication.roots.epochs import Epoch, Member, may_be_asked
 from txnlog.replication.roots.same_bytes import is_sound
 from txnlog.replication.roots.slowness import time_for
 
@@ -36,7 +39,7 @@ def sound_of_former(agreement: Agreement, epoch: Epoch, name: str) -> bytes | No
     """
     if not is_of_log(name):
         return None
-    for former in of_this_history(epoch):
+    for former in may_be_asked(epoch):
         with suppress(ObjectNotFound, MemberFailed):
             data = agreement.ask_large(epoch, former, lambda storage: storage.get(name))
             if is_sound(name, data) and was_decided(agreement, epoch, former, name):

@@ -34,8 +34,8 @@ from txnlog.replication.roots.epochs import (
     gave_up_joining,
     joined,
     joining,
+    may_be_asked,
     next_incarnation,
-    of_this_history,
     root_of,
     without,
 )
@@ -167,7 +167,7 @@ def _find_lacked(agreement: Agreement, epoch: Epoch, member: Member) -> Iterator
     By this process, or by one that has met it. Those that have left the set are asked, too.
     """
     lost: dict[str, dict[Member, set[str]]] = {}
-    others = [*(one for one in epoch.in_sync if one != epoch.leader), *of_this_history(epoch)]
+    others = [*(one for one in epoch.in_sync if one != epoch.leader), *may_be_asked(epoch)]
     with Listings([*others, epoch.leader, member]) as listings:
         for one in others:
             with suppress(MemberFailed):

@@ -37,7 +37,7 @@ from txnlog.log.chapters import first_of_widest, is_closed, is_widened, marks_be
 from txnlog.names import LogFile
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
-from txnlog.replication.roots.epochs import Epoch, Member, elected, of_this_history
+from txnlog.replication.roots.epochs import Epoch, Member, elected, may_be_asked, of_this_history
 from txnlog.replication.roots.former_members import (
     contradicts,
     is_of_log,
@@ -234,7 +234,7 @@ def bring_back_lost(
     numbered = _Numbered.of(folder)
     if numbered is None:
         return set()
-    former = of_this_history(epoch) if names.is_log_folder(folder) else []
+    former = may_be_asked(epoch) if names.is_log_folder(folder) else []
     asked = [member for member in (*epoch.in_sync, *former) if member in others]
     theirs = {
         name for member in asked for name in others[member] - {*listed} if numbered.counts(name)
