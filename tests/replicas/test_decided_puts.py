@@ -119,11 +119,25 @@ def test_a_leader_that_alone_has_other_bytes_is_put_out(
     roots: Roots, storage: ReplicatedStorage
 ) -> None:
     """They were never acknowledged; what all others have may be, and it may have lost that."""
-    at(roots, "b-0", lambda: roots.heap("a-0").put(NAME, THEIRS))
-    at(roots, "a-0", lambda: roots.heap("a-0").put(NAME, THEIRS))
+    roots.heap("a-0").put(NAME, THEIRS)
+    for follower in ("b-0", "c-0"):
+        roots.heap(follower).put(NAME, OURS)
     assert storage.put_decided(NAME, OURS)
     assert held(roots) == {"b-0": OURS, "c-0": OURS}
     assert storage.get(NAME) == OURS
+
+
+@pytest.mark.parametrize("lacking", ["b", "c", "bc"])
+def test_what_followers_lacked_says_nothing_against_the_leader(
+    roots: Roots, storage: ReplicatedStorage, lacking: str
+) -> None:
+    """What it has may be acknowledged, and they may have lost that before they were given ours."""
+    for member in roots.epoch().members:
+        if member[0] not in lacking:
+            roots.heap(member).put(NAME, THEIRS)
+    assert not storage.put_decided(NAME, OURS)
+    assert held(roots) == {f"{root}-0": THEIRS for root in "abc" if root not in lacking}
+    assert storage.get(NAME) == THEIRS
 
 
 def test_a_follower_with_other_bytes_is_put_out(roots: Roots, storage: ReplicatedStorage) -> None:

@@ -6,7 +6,8 @@ markers and CompleteCommit. Rules (what the real thing keeps, beside those of re
     state alone: no clock, no token. So they are put at the leader and at all others side by side;
     then the epochs are looked at. Whether such a name was taken is for the leader to say.
  2. If the leader has other bytes (somebody else's), members are compared with those. One that
-    differs is out; the leader is, if all others in sync have what this one has.
+    differs is out; the leader is, if all others in sync have what this one has, unless that was
+    just put at it, since it lacked it.
  3. A state is believed to be everywhere only where its bytes were compared, never by a listing.
  4. Data is put without a look of its own. Any look that begins after it, and before something
     names it, will do; if it finds another epoch, the data is put anew under that one.
@@ -52,12 +53,16 @@ class Lost(Exception):
 
 
 class Fails(Exception):
-    """A member is down, or has other bytes than the leader under a name (``other``)."""
+    """A member is down, or has other bytes than the leader under a name (``other``).
 
-    def __init__(self, member: Member, other: Name | None = None) -> None:
+    ``lacked``: it had none before.
+    """
+
+    def __init__(self, member: Member, other: Name | None = None, *, lacked: bool = False) -> None:
         super().__init__(member)
         self.member = member
         self.other = other
+        self.lacked = lacked
 
 
 class State(NamedTuple):
@@ -242,7 +247,9 @@ class Model:
             except Fails as failed:
                 if failed.other is not None:
                     self.judge_useless(epoch, failed.member)
-                    if (yield from self.gave_away(epoch, failed.member, failed.other)):
+                    if not failed.lacked and (
+                        yield from self.gave_away(epoch, failed.member, failed.other)
+                    ):
                         yield from self.put_out(me, epoch.leader, number)
                         continue
                 if failed.other is not None or self.chance.random() < 0.5:
@@ -292,16 +299,24 @@ class Model:
 
     def put_decided(self, me: Process, name: Name, data: object) -> Steps[bool]:
         """At all side by side; True if it is what the leader has."""
+        lacked: set[Member] = set()
 
         def at_leader(leader: Member) -> Steps[None]:
             yield SLEEPS
             self.at(leader).setdefault(name, data)
 
+        def at_follower(follower: Member) -> Steps[None]:
+            yield ""
+            if name not in self.at(follower):
+                lacked.add(follower)
+            if self.at(follower).setdefault(name, data) != data:
+                raise Fails(follower, name)
+
         def step(epoch: Epoch) -> Steps[bool]:
             others = epoch.others
             if self.broken == "puts what is decided at no member that joins":
                 others = epoch.in_sync[1:]
-            puts = [at_leader(epoch.leader), *(self.put_same(one, name, data) for one in others)]
+            puts = [at_leader(epoch.leader), *map(at_follower, others)]
             failed = yield from self.together(puts)
             yield SLEEPS
             if failed[0] is not None:
@@ -309,6 +324,9 @@ class Model:
             found = self.at(epoch.leader)[name]
             if found != data and self.broken != "compares with its own bytes":
                 self.taken += 1
+                for one in others:
+                    if one in lacked:
+                        raise Fails(one, name, lacked=True)
                 yield from self.help(epoch, name, found)
                 return False
             for error in failed:

@@ -9,7 +9,8 @@ from txnlog.errors import ObjectNotFound
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.copies import help_out, put_at, put_at_all
 from txnlog.replication.roots.epochs import Epoch, Member
-from txnlog.replication.roots.soundness import leaders_bytes
+from txnlog.replication.roots.same_bytes import is_sound, says_the_same
+from txnlog.replication.roots.soundness import differs, leaders_bytes
 
 
 class PutIfAbsent:
@@ -27,6 +28,8 @@ class PutIfAbsent:
         self._need = need
         self._tried: set[Member] = set()
         self._won: set[Member] = set()
+        self._lacked: set[Member] = set()
+        """Followers that lacked it: what they were given here says nothing against the leader."""
 
     def leader_first(self, epoch: Epoch) -> bool:
         """Have the leader decide, then put it at all others. Raises MemberFailed."""
@@ -74,7 +77,10 @@ class PutIfAbsent:
 
     def _try_at(self, epoch: Epoch, member: Member) -> bool | MemberFailed:
         try:
-            return put_at(self._agreement, epoch, member, self._name, self._data)
+            put = put_at(self._agreement, epoch, member, self._name, self._data)
+            if put:
+                self._lacked.add(member)
+            return put
         except MemberFailed as failed:
             return failed
 
@@ -87,6 +93,10 @@ class PutIfAbsent:
         try:
             found = leaders_bytes(agreement, epoch, name)
             agreement.ask_large(epoch, epoch.leader, lambda storage: storage.confirm(name))
+            if not says_the_same(name, found, self._data) and is_sound(name, found) is not False:
+                for member in epoch.members[1:]:
+                    if member in self._lacked:
+                        raise differs(epoch, member, name)
             help_out(agreement, epoch, name, found, epoch.members[1:])
         except ObjectNotFound:
             return False

@@ -448,11 +448,17 @@ def diverged_at(agreement: Agreement, epoch: Epoch, member: Member, name: str) -
     Or the leader does, if all others in sync have what this one has: it has lost that, and has
     given the name away. Raises MemberFailed: one of them fails.
     """
-    why = f"{name} is not what the leader {epoch.leader} has"
+    failed = differs(epoch, member, name)
     if names.is_framed(name) and _gave_away(agreement, epoch, member, name):
-        lost = Diverged(f"{why}, and all others in sync have it: it has lost that, or never had it")
-        return MemberFailed(epoch.leader, lost, useless=True)
-    return MemberFailed(member, Diverged(why), useless=True)
+        why = f"{failed}, and all others in sync have it: it has lost that, or never had it"
+        return MemberFailed(epoch.leader, Diverged(why), useless=True)
+    return failed
+
+
+def differs(epoch: Epoch, member: Member, name: str) -> MemberFailed:
+    """A follower leaves the set: its object is not the leader's, and that one is right."""
+    error = Diverged(f"{name} is not what the leader {epoch.leader} has")
+    return MemberFailed(member, error, useless=True)
 
 
 def _gave_away(agreement: Agreement, epoch: Epoch, member: Member, name: str) -> bool:
