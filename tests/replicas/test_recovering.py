@@ -160,6 +160,51 @@ def test_a_note_of_another_history_takes_no_epochs_place(
         values(reopened(tmp_path))
 
 
+def test_a_note_that_the_next_epoch_contradicts(made: txnlog.Store, tmp_path: Path) -> None:
+    """It is of a controller that was lost; where no later epoch tells, neither note is taken."""
+    Replicas(made).elect("r1")
+    write(made, "2")
+    decided = made_epoch(made)
+    note = tmp_path / FIRST / root_names.epoch_note(1)
+    note.write_bytes(epoch_notes.encode_epoch(replace(decided, leader="r0-0", by="lost")))
+    path = tmp_path / "control" / root_names.epoch_file(1)
+    whole = path.read_bytes()
+    damage_epoch(tmp_path, 1)
+    with pytest.raises(CorruptEntry, match=r"epochs/0*1\.json is damaged"):
+        values(reopened(tmp_path))
+    path.write_bytes(whole)
+    storage = find_replicated(made.logs.storage)
+    assert storage is not None
+    agreement = storage.agreement
+    assert agreement.propose(configured(decided, {}, agreement.proposer("test")))
+    damage_epoch(tmp_path, 1)
+    storage = find_replicated(reopened(tmp_path).logs.storage)
+    assert storage is not None
+    assert storage.agreement.controller.at(1) == decided
+    assert path.read_bytes() == whole
+
+
+def test_a_damaged_move_is_given_whole_to_the_new_place(
+    made: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old place may be read-only, and its writer killed."""
+    Replicas(made).move_controller(str(tmp_path / "moved"))
+    write(made, "2")
+    where = root_names.epoch_file(2)
+    whole = (tmp_path / "moved" / where).read_bytes()
+    (tmp_path / "moved" / where).unlink()
+    for later in (tmp_path / "moved").glob("epochs/*"):
+        assert later.name < where.rpartition("/")[2]
+    damage_epoch(tmp_path, 2)
+
+    def refuse(storage: LocalStorage, name: str, data: bytes) -> None:
+        raise StorageError(f"{storage.url}/{name}: read-only")
+
+    monkeypatch.setattr(LocalStorage, "replace", refuse)
+    assert values(reopened(tmp_path)) == ["1", "2"]
+    assert (tmp_path / "moved" / where).read_bytes() == whole
+
+
 def made_epoch(store: txnlog.Store) -> Epoch:
     storage = find_replicated(store.logs.storage)
     assert storage is not None

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from txnlog.errors import CorruptEntry, NotAStore, ObjectNotFound, StorageError, TxnlogError
 from txnlog.replication import root_names
-from txnlog.replication.roots.epochs import DECODER, Epoch, check_epoch
+from txnlog.replication.roots.epochs import DECODER, Epoch, check_epoch, is_over
 from txnlog.state import envelope
 from txnlog.storage.base import Storage
 
@@ -125,10 +125,7 @@ class Controller:
                     f"the controller has moved from {before.url} to {storage.url}, where the "
                     "epochs are gone: is its disk mounted? Nothing is acknowledged without it"
                 )
-            try:
-                storage.put_if_absent(path, before.get(path))
-            except ObjectNotFound as error:
-                raise StorageError(f"{path} was listed, and is gone") from error
+            storage.put_if_absent(path, _encode(epoch))  # what is there may be damaged
         if self.at(epoch.number, storage) != epoch:
             raise CorruptEntry(f"{storage.url}/{path} is not what {before.url} has")
         return self._newest_at(storage, epoch)
@@ -164,26 +161,39 @@ class Controller:
     def _noted(self, number: int, storage: Storage) -> Epoch | None:
         """A damaged epoch as a root has noted it, which takes its place; None if none has.
 
-        The one before it, or after it, tells that it is the one that was decided.
+        It fits the one before it, or after it, and contradicts neither; if two do, none is taken.
         """
         listed = list_epochs(storage)
         before = max((one for one in listed if one < number), default=None)
         after = min((one for one in listed if one > number), default=None)
+        near = []
         for other in (before, after):
-            if other is None:
-                continue
-            with suppress(TxnlogError):  # that one is damaged, too
-                known = Controller(storage).at(other)
-                for found in self.find_noted(known, number):
-                    one, next_one = (known, found) if other == before else (found, known)
-                    if next_one.before == one.by:
-                        path = root_names.epoch_file(number)
-                        data = envelope.encode_readable(found, DECODER, "replicas", path)
-                        with suppress(StorageError):  # it may be read-only
-                            storage.replace(path, data)
-                        _logger.warning("replicas: %s/%s was damaged", storage.url, path)
-                        return found
-        return None
+            if other is not None:
+                with suppress(TxnlogError):  # that one is damaged, too
+                    near.append(Controller(storage).at(other))
+
+        def fits(noted: Epoch) -> bool:
+            is_told = False
+            for known in near:
+                one, later = (known, noted) if known.number < number else (noted, known)
+                if later.before == one.by:
+                    is_told = True
+                elif later.number == one.number + 1 or (one is noted and is_over(noted, later)):
+                    return False  # else those between have been cleaned
+            return is_told
+
+        found: list[Epoch] = []
+        for known in near:
+            found += (one for one in self.find_noted(known, number) if one not in found)
+        fitting = [one for one in found if fits(one)]
+        # Another one may be of a controller that was lost.
+        if len(fitting) != 1:
+            return None
+        path = root_names.epoch_file(number)
+        with suppress(StorageError):  # it may be read-only
+            storage.replace(path, _encode(fitting[0]))
+        _logger.warning("replicas: %s/%s was damaged", storage.url, path)
+        return fitting[0]
 
     def propose(self, epoch: Epoch, at: str = "") -> bool:
         """Put the next epoch; False if another process has put one of this number.
@@ -197,7 +207,7 @@ class Controller:
         where = at or epoch.controller
         storage = self._place(where) if where else self.storage
         path = root_names.epoch_file(epoch.number)
-        data = envelope.encode_readable(epoch, DECODER, "replicas", path)
+        data = _encode(epoch)
         try:
             if storage.put_if_absent(path, data):
                 return self._counts(storage, epoch)
@@ -220,6 +230,11 @@ class Controller:
             return True
         following = epoch.number + 1
         return following in numbers and self.at(following, storage).before == epoch.by
+
+
+def _encode(epoch: Epoch) -> bytes:
+    path = root_names.epoch_file(epoch.number)
+    return envelope.encode_readable(epoch, DECODER, "replicas", path)
 
 
 def _later(storage: Storage, number: int) -> list[int]:

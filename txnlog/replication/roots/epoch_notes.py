@@ -16,7 +16,7 @@ from typing import Protocol
 from txnlog.errors import ObjectNotFound, OutdatedController, TxnlogError
 from txnlog.replication import root_names
 from txnlog.replication.roots.controller import Controller, list_numbers
-from txnlog.replication.roots.epochs import DECODER, Epoch, Member, check_epoch
+from txnlog.replication.roots.epochs import DECODER, Epoch, Member, check_epoch, is_over
 from txnlog.replication.roots.same_bytes import Damaged, Diverged, put_same
 from txnlog.replication.roots.slowness import time_for
 from txnlog.state import envelope
@@ -95,15 +95,6 @@ def put_note(storage: Storage, number: int, data: bytes) -> bool:
     except (Damaged, Diverged):
         return False
     return True
-
-
-def is_over(noted: Epoch, epoch: Epoch) -> bool:
-    """Whether an epoch says less of where the controller has been than one that follows.
-
-    If its number is as high, the controller was lost before anything was acknowledged under it.
-    """
-    before = noted.controllers
-    return len(before) < len(epoch.controllers) and epoch.controllers[: len(before)] == before
 
 
 def _newest_note(storage: Storage, epoch: Epoch, first: int) -> Epoch | None:

@@ -326,6 +326,15 @@ def elected_unclean(epoch: Epoch, leader: Member, who: Proposer) -> Epoch:
     )
 
 
+def is_over(noted: Epoch, epoch: Epoch) -> bool:
+    """Whether an epoch says less of where the controller has been than one that follows.
+
+    If its number is as high, the controller was lost before anything was acknowledged under it.
+    """
+    before = noted.controllers
+    return len(before) < len(epoch.controllers) and epoch.controllers[: len(before)] == before
+
+
 def taken_out(epoch: Epoch, root: str) -> Epoch:
     """Note in an epoch that an operator has taken a root out."""
     return msgspec.structs.replace(epoch, taken_out=(*epoch.taken_out, root))

@@ -15,8 +15,8 @@ from txnlog.errors import OutdatedController, StorageError, TxnlogError
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, OpenMember
 from txnlog.replication.roots.epoch_cleaning import KEPT
-from txnlog.replication.roots.epoch_notes import is_over, list_notes, read_notes, unknown_epoch
-from txnlog.replication.roots.epochs import Epoch, Member, member_of
+from txnlog.replication.roots.epoch_notes import list_notes, read_notes, unknown_epoch
+from txnlog.replication.roots.epochs import Epoch, Member, is_over, member_of
 from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.slowness import time_for
 
