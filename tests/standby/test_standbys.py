@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from txnlog.replication.standby.rounds import Promoted, Round, Rounds
 from txnlog.replication.standby.source import SourceView
 from txnlog.replication.standby.standby_storage import StandbyStorage, find_at
 from txnlog.replication.standby.sweep import KEPT_ROUNDS
+from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach
@@ -737,6 +738,32 @@ def test_what_is_damaged_everywhere_is_named_and_copied_anew(
     assert standby.follow().lost == ()
     assert (Path(url) / name).read_bytes() == right
     assert values(txnlog.open(url), "t") == [b"one", b"two"]
+
+
+def test_what_a_round_shows_is_replaced_in_one_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be killed at any time: what was damaged is there, or whole, and never gone."""
+    store, standby, url = open_pair(tmp_path)
+    store.topics.create("t")
+    append(store, b"one")
+    damaged = min((tmp_path / "store").glob("topics/t/data/*/*.log"))
+    right = flip(damaged)
+    name = str(damaged.relative_to(tmp_path / "store"))
+    assert standby.follow().lost == (name,)
+    damaged.write_bytes(right)
+    deleted: list[str] = []
+    delete = LocalStorage.delete
+
+    def note(storage: LocalStorage, paths: Iterable[str]) -> None:
+        paths = [*paths]
+        deleted.extend(paths)
+        delete(storage, paths)
+
+    monkeypatch.setattr(LocalStorage, "delete", note)
+    assert standby.follow().lost == ()
+    assert (Path(url) / name).read_bytes() == right
+    assert name not in deleted
 
 
 def test_what_is_copied_is_read_once(*, is_large: bool) -> None:

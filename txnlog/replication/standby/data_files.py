@@ -28,7 +28,7 @@ from txnlog.replication.standby.source import SourceMoved
 from txnlog.state.manifest import ManifestList
 from txnlog.state.segment import Segment
 from txnlog.state.topic import TopicState
-from txnlog.storage.base import Storage
+from txnlog.storage.base import CannotReplace, Storage
 from txnlog.storage.forwarding import ForwardingStorage
 
 _AT_ONCE = 64
@@ -226,11 +226,17 @@ class DataFileCopier:
         return None
 
     def _put_whole(self, path: str, data: bytes) -> None:
+        """A round may show it: where the storage can, its name is never free."""
         try:
             put_same(self._target, path, data)
-        except Diverged:  # it was damaged everywhere before
-            self._target.delete([path])
-            put_same(self._target, path, data)
+        except Diverged:
+            if path not in self.lost:  # else it was damaged everywhere before
+                raise
+            try:
+                self._target.replace(path, data)
+            except CannotReplace:
+                self._target.delete([path])
+                put_same(self._target, path, data)
 
     def _judge_missing(
         self, log: TopicLog, state: TopicState, missing: Mapping[str, FileKey]
