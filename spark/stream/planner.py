@@ -318,7 +318,7 @@ class StreamPlanner:
         begin, _ = self._partition(where)
         known = start.at(where, view.topic_id)
         if known is None:
-            self._check_added(where, start, begin)
+            self._check_added(where, start)
             return begin
         return min(max(known, begin), view.log_end_offsets[where.partition])
 
@@ -386,16 +386,23 @@ class StreamPlanner:
                 "is shorter than it was. Was the store restored from an older copy?"
             )
 
-    def _check_added(self, where: TopicPartition, start: StreamOffset, begin: int) -> None:
+    def _check_added(self, where: TopicPartition, start: StreamOffset) -> None:
         """Find records lost of a partition that ``start`` does not know.
 
-        A topic that is named, and unknown, was added to the options: it may be an old one.
+        One that is assigned, or of a topic that is named and unknown, was added to the options: it
+        may be an old one.
         """
-        is_named = self._options.read.subscription.pattern is None
-        if begin > 0 and not (is_named and where.topic not in start.topic_ids):
+        read = self._options.read.subscription
+        is_assigned = read.topics.get(where.topic) is not None
+        is_named = read.pattern is None and where.topic not in start.topic_ids
+        view = self._topics.view(where.topic)
+        assert view is not None
+        partition = view.partitions[where.partition]
+        begin, first = partition.log_start_offset, partition.first_offset
+        if begin > first and not (is_named or is_assigned):
             self._report_loss(
-                f"{where} was added while the query ran, and starts at offset {begin}, not 0: the "
-                "records before it were deleted before the query had read them"
+                f"{where} was added while the query ran, and starts at offset {begin}, not "
+                f"{first}: the records before it were deleted before the query had read them"
             )
 
     def _check_schemas(self, topics: Iterable[str]) -> None:
@@ -425,7 +432,7 @@ class StreamPlanner:
             return range(0)
         log_start, end = self._partition(where)[0], _stable_end(view, where)
         if start is None:
-            self._check_added(where, begin, log_start)
+            self._check_added(where, begin)
             start = log_start
         self._check_in_log(where, start, view)
         self._check_in_log(where, max(stop, log_start), view)

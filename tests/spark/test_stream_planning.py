@@ -7,6 +7,7 @@ import logging
 import pickle
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -706,6 +707,34 @@ def test_an_old_topic_that_is_read_from_its_start_has_lost_nothing(store: Store)
     both = planner(store, subscribe="in,old")
     later = again(both.latest(end, ALL))
     assert spans(planner(store, subscribe="in,old").ranges(end, later)) == {"old:0": [(3, 4)]}
+
+
+def test_an_old_partition_that_is_assigned_from_then_on_has_lost_nothing(store: Store) -> None:
+    store.topics.delete_records({TopicPartition("in", 1): 3})
+    one = planner(store, assign='{"in":[0]}', startingOffsets="earliest")
+    end = again(one.latest(one.initial(), ALL))
+    later = again(planner(store, assign='{"in":[0,1]}').latest(end, ALL))
+    both = planner(store, assign='{"in":[0,1]}')
+    assert spans(both.ranges(end, later)) == {"in:1": [(3, 5)]}
+
+
+def test_a_topic_whose_import_begins_at_6_has_lost_what_was_deleted_since(
+    store: Store, tmp_path: Path
+) -> None:
+    store.topics.create("old")
+    fill(store, "old", 9, partitions=1)
+    store.topics.delete_records({TopicPartition("old", 0): 6})
+    store.kafka.export_topic("old", str(tmp_path), keep_offsets=True)
+    stream = planner(store, subscribePattern="in.*")
+    at = again(stream.latest(stream.initial(), ALL))
+    store.kafka.import_topic("in-2", str(tmp_path / "old-0"))
+    end = again(planner(store, subscribePattern="in.*").latest(at, ALL))
+    assert spans(planner(store, subscribePattern="in.*").ranges(at, end)) == {"in-2:0": [(6, 9)]}
+    store.topics.delete_records({TopicPartition("in-2", 0): 7})
+    for again_planned in (True, False):
+        late = planner(store, subscribePattern="in.*")
+        with pytest.raises(OffsetOutOfRange, match=r"in-2:0 was added.*at offset 7, not 6"):
+            late.ranges(at, end) if again_planned else late.latest(at, ALL)
 
 
 def test_a_topic_that_is_shorter_than_it_was(caplog: pytest.LogCaptureFixture) -> None:
