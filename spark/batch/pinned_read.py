@@ -6,6 +6,7 @@ however often it is read.
 
 from __future__ import annotations
 
+import random
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -300,7 +301,8 @@ def limit_records(
     Each partition gets an equal share; what one does not use goes to the others.
     """
     counts = {where: sum(part.record_count for part in parts) for where, parts in ranges.items()}
-    shares = counts if max_records is None else fair_shares(counts, max_records)
+    turn = sum(span.start for span in spans.values())
+    shares = counts if max_records is None else fair_shares(counts, max_records, turn)
     taken: list[SegmentRange] = []
     offsets: dict[TopicPartition, range] = {}
     for where in sorted(spans):
@@ -321,15 +323,20 @@ def limit_records(
     return PinnedRead(tuple(taken), offsets, committed)
 
 
-def fair_shares(counts: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
+def fair_shares(
+    counts: Mapping[TopicPartition, int], limit: int, turn: int
+) -> dict[TopicPartition, int]:
     """Share ``limit`` out: none gets more than its count, nor less than another one's share.
 
-    With a limit below the number of partitions those come first that have the most: what others
-    have comes to be more than theirs.
+    With a limit below the number of partitions that have any, as many are drawn by ``turn``, which
+    moves with each read: so each comes to be drawn, whatever the others get meanwhile.
     """
     shares = dict.fromkeys(counts, 0)
     left = limit
-    waiting = sorted(counts, key=lambda where: (counts[where], where))[-limit:]
+    waiting = sorted((where for where in counts if counts[where]), key=lambda w: (counts[w], w))
+    if limit < len(waiting):
+        # Not one after the other: turns may move by a multiple of what would be gone round.
+        waiting = random.Random(turn).sample(waiting, limit)
     for position, where in enumerate(waiting):
         # Rounded up, so that all of the limit is used.
         share = -(-left // (len(waiting) - position))

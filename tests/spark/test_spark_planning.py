@@ -42,25 +42,27 @@ def test_shares_use_the_limit_and_are_fair() -> None:
     """No partition gets more than it has, small ones get all, the whole limit is used."""
     where = [TopicPartition("t", number) for number in range(4)]
     counts = dict(zip(where, [100, 5, 100, 0], strict=True))
-    shares = fair_shares(counts, 65)
+    shares = fair_shares(counts, 65, 0)
     assert [shares[w] for w in where] == [30, 5, 30, 0]
-    assert sum(fair_shares(counts, 2).values()) == 2
-    assert fair_shares(counts, 1_000) == counts
+    assert sum(fair_shares(counts, 2, 0).values()) == 2
+    assert fair_shares(counts, 1_000, 0) == counts
 
 
-def test_a_limit_below_the_number_of_partitions_starves_none() -> None:
-    """Neither the one that has the most, nor those that get a few now and then."""
-    where = [TopicPartition("t", number) for number in range(5)]
-    counts = dict.fromkeys(where, 0) | {where[2]: 100}
-    for run in range(200):
-        if run < 100:
-            counts = {at: count + (at != where[2]) for at, count in counts.items()}
-        shares = fair_shares(counts, 4)
-        assert sum(shares.values()) == min(sum(counts.values()), 4)
-        counts = {at: count - shares[at] for at, count in counts.items()}
-        if run == 99:
-            assert max(counts.values()) - min(counts.values()) <= 1
-    assert set(counts.values()) == {0}
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_a_limit_below_the_number_of_partitions_starves_none(width: int) -> None:
+    """While more comes into others in each run, and records stand ``width`` offsets apart."""
+    where = [TopicPartition("t", number) for number in range(4)]
+    counts = {where[0]: 5, where[1]: 5, where[2]: 1, where[3]: 100}
+    turn = 0
+    waited = dict.fromkeys(where, 0)
+    for _ in range(300):
+        shares = fair_shares(counts, 2, turn)
+        assert sorted(shares.values()) == [0, 0, 1, 1]
+        turn += 2 * width
+        counts = {at: count - shares[at] + 1 for at, count in counts.items()}
+        waited = {at: 0 if shares[at] else runs + 1 for at, runs in waited.items()}
+        assert max(waited.values()) < 20
+    assert fair_shares(counts, 2, turn) == fair_shares(counts, 2, turn)
 
 
 def test_one_large_segment_is_read_by_many_tasks() -> None:
