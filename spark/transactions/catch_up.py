@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from txnlog.config import DEFAULT_TRANSACTION_TIMEOUT_MS
-from txnlog.errors import CommitFailed, ConcurrentTransactions, InvalidOption
+from txnlog.errors import CommitFailed, ConcurrentTransactions, InvalidOption, TxnlogError
 from txnlog.spark.options.option_values import check_positive
 from txnlog.spark.transactions.transaction import SparkTransaction, transaction
 from txnlog.store import Store, open_store
@@ -64,12 +64,14 @@ def catch_up(
         transactional_id: names the job, as in :func:`transaction`.
         group_id: the group that is to catch up.
         max_records: the most that one ``read`` returns.
-        max_transactions: run the step at most this often, even if there is more to read.
+        max_transactions: run the step at most this often, even if there is more to read; attempts
+            that lost to another job count.
         storage_options: for the filesystem, as in :func:`transaction`.
         transaction_timeout_ms: the most that one commit may take.
 
     Raises:
         InvalidOption: the step reads nothing, or sets its own start, so that it would never end.
+        CommitFailed, ConcurrentTransactions: all of ``max_transactions`` lost to another job.
         TxnlogError: a transaction failed; those before it are committed.
     """
     check_positive("max_transactions", max_transactions)
@@ -79,6 +81,7 @@ def catch_up(
     longest_s = store.logs.config.transaction_max_timeout_ms / 1000
     attempts = count = consumed = written = 0
     waited_s = 0.0
+    lost: TxnlogError | None = None
     while max_transactions is None or attempts < max_transactions:
         attempts += 1
         block = transaction(
@@ -110,6 +113,7 @@ def catch_up(
         except CommitFailed as error:
             _logger.info("another job committed first; going on after it: %s", error)
             waited_s = 0.0
+            lost = error
             continue
         except ConcurrentTransactions as error:
             if waited_s >= longest_s:
@@ -119,6 +123,7 @@ def catch_up(
             _logger.info("another job is about to commit; again in %.1f s: %s", pause_s, error)
             clock.sleep(pause_s)
             waited_s += pause_s
+            lost = error
             continue
         waited_s = 0.0
         if txn.consumed_records == 0:
@@ -126,4 +131,7 @@ def catch_up(
         count += 1
         consumed += txn.consumed_records
         written += txn.result.written_records
+    else:
+        if lost is not None and count == 0:
+            raise lost
     return CaughtUp(count, consumed, written)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 from tests.spark.spark_helpers import data_files, fill, placed_files, stored
 from txnlog import Store, TopicPartition
 from txnlog.clock import SystemClock
-from txnlog.errors import ConcurrentTransactions, InvalidOption
+from txnlog.errors import CommitFailed, ConcurrentTransactions, InvalidOption
 from txnlog.spark import CaughtUp, SparkTransaction, catch_up
 from txnlog.state.group import OffsetCommit
 from txnlog.storage import open_storage
@@ -108,6 +108,20 @@ def test_a_job_that_was_slower_goes_on_behind_the_other(spark: SparkSession, top
     assert len(stored(topics, "out")) == 80
 
 
+def test_when_every_attempt_was_slower_it_is_an_error(spark: SparkSession, topics: Store) -> None:
+    """Nothing was committed, and there is more to read."""
+    ends = iter(range(1, 9))
+
+    def step(txn: SparkTransaction) -> None:
+        txn.read("in")
+        topics.consumer(group_id="g").commit({TopicPartition("in", 0): next(ends)})
+
+    names: dict[str, Any] = {"transactional_id": "etl", "group_id": "g"}
+    with pytest.raises(CommitFailed):
+        catch_up(spark, topics, step, max_transactions=2, **names)
+    assert next(ends) == 3
+
+
 class Pausing(SystemClock):
     """Pauses take no time; ``then`` happens in the last of so many."""
 
@@ -136,7 +150,8 @@ def test_a_group_that_another_job_holds_is_waited_for(spark: SparkSession, topic
         txn.read("in")
         steps.append(1)
 
-    assert catch_up(spark, store, step, max_transactions=2, **names) == CaughtUp(0, 0, 0)
+    with pytest.raises(ConcurrentTransactions):  # nothing would tell that there is more to read
+        catch_up(spark, store, step, max_transactions=2, **names)
     assert (len(steps), clock.pauses) == (2, [0.1, 0.1])
     assert catch_up(spark, store, step, max_transactions=2, **names) == CaughtUp(1, 100, 0)
     assert (len(steps), clock.pauses) == (4, [0.1, 0.1, 0.1])
