@@ -351,7 +351,8 @@ def _refuse_others(read: TransactionRef) -> InvalidTxnState:
     name = read.transactional_id
     return InvalidTxnState(
         f"the rows of this write do not come from the read with transactional.id {name!r}, whose "
-        "offsets it would commit: what was read would never be written. Nothing was written, and "
+        "offsets it would commit, or Spark has left the read out of the plan: what was read would "
+        "never be written. Nothing was written, and "
         f"{read} is still open. Give the id only to the write of what was read; for several "
         "writes, and for rows that were collected, or computed from a cached frame, use "
         "txnlog.spark.transaction(...)"
