@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,17 @@ from typing import Any
 import pytest
 
 import txnlog
-from tests.support.replication.replica_folders import make_written, reopened, values, write
+from tests.support.replication.replica_folders import (
+    lose,
+    make_written,
+    reopened,
+    values,
+    write,
+)
 from txnlog.errors import CommitStateUnknown, StorageError
 from txnlog.replication import Replicas
 from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.failure_messages import failure
 
 Fill = Callable[..., None]
 
@@ -116,3 +125,29 @@ def test_those_that_are_full_go_out_while_others_have_room(
     assert values(reopened(tmp_path)) == ["1", "2"]
     for name in full:  # nothing else is left of the tries
         assert not list((tmp_path / name).glob("incarnation-*/.probe/*"))
+
+
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        (errno.ENOSPC, "read-only controller"),
+        (errno.EROFS, "read-only controller"),
+        (errno.EACCES, "degraded"),
+    ],
+    ids=["full", "read-only", "denied"],
+)
+def test_a_user_who_may_only_read_does_not_call_the_controller_read_only(
+    store: txnlog.Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refused: int,
+    told: str,
+) -> None:
+    lose(tmp_path / "c")
+
+    def refuse(storage: LocalStorage, name: str, data: bytes) -> None:
+        error = OSError(refused, os.strerror(refused))
+        raise failure("writing", storage.url, name, error) from error
+
+    monkeypatch.setattr(LocalStorage, "put", refuse)
+    assert Replicas(reopened(tmp_path)).describe().condition == told

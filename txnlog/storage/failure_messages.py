@@ -94,6 +94,11 @@ def failure(
     return failed
 
 
+def is_denied(error: StorageError) -> bool:
+    """Whether it is this user who may not do that, by the words of all adapters."""
+    return "permission is denied" in str(error)
+
+
 def redact(text: str, secrets: Collection[str] = ()) -> str:
     """``text`` without ``secrets``, and without anything like a key, token or password."""
     for secret in secrets:

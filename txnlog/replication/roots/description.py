@@ -31,6 +31,7 @@ from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.scrub import ScrubNote, newest_scrub
 from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.verification import check_again
+from txnlog.storage.failure_messages import is_denied
 from txnlog.storage.reach import UnnamedUrl
 
 RootState: TypeAlias = Literal["leader", "in sync", "joining", "out"]
@@ -180,8 +181,9 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> ReplicasD
     elif len(answering) < len(epoch.in_sync):  # the next epoch says so, if it is taken
         try:
             storage.check_writable()
-        except NotEnoughReplicas:
-            controller = "read-only controller"
+        except NotEnoughReplicas as error:
+            if not is_denied(error):  # who may only read cannot tell what it takes of others
+                controller = "read-only controller"
     if why_outdated(agreement, storage.open_member):
         controller = "outdated controller"
     return ReplicasDescription(
