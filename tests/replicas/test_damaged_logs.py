@@ -19,6 +19,7 @@ from tests.support.replication.replica_folders import (
 from txnlog import names
 from txnlog.errors import CorruptEntry
 from txnlog.replication import ReplicaDifference, Replicas
+from txnlog.replication.roots import soundness
 from txnlog.replication.roots.members import OwnerMark
 from txnlog.state import envelope
 from txnlog.state.membership import ToldAt
@@ -314,6 +315,31 @@ def test_a_leader_that_has_lost_what_a_checkpoint_tells_of(
     if undecided:
         producer.commit_transaction()
     check_whole(tmp_path, "1", "2", "3", "4")
+
+
+def test_what_is_lost_above_a_checkpoint_needs_no_marks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So the leader's log is listed from where it was lost, not from a chapter's beginning."""
+    store = make_written(tmp_path, "1")
+    for value in ("2", "3", "4", "5"):
+        write(store, value)
+    lost = max((tmp_path / FIRST / "topics/t/log").glob("*.json"))
+    lost.unlink()
+    first = names.log_file_prefix(int(lost.stem) - 1)
+    monkeypatch.setattr(soundness, "MOST_TOGETHER", 2)
+    starts: list[str] = []
+    list_names = LocalStorage.list_names
+
+    def note(storage: LocalStorage, folder: str, start_after: str = "") -> list[str]:
+        if storage.url.endswith(FIRST) and folder == "topics/t/log":
+            starts.append(start_after)
+        return list_names(storage, folder, start_after)
+
+    monkeypatch.setattr(LocalStorage, "list_names", note)
+    assert reopened(tmp_path).storage.list_names("topics/t/log", first)[-1] == lost.name
+    assert lost.exists()
+    assert min(starts) == first
 
 
 def test_a_lost_entry_is_repaired(tmp_path: Path) -> None:

@@ -386,14 +386,22 @@ def _of_leader(
     So what allowed to delete it is among it.
     """
     number = int(min(lacked)[: names.NUMBER_DIGITS])
-    if numbered.needs_marks or any(map(numbered.is_mark, lacked)):
-        number = first_of_widest(number)
-    if numbered.needs_marks:
-        number -= MOST_TOGETHER - 1  # a marker's bundle
-    start_after = names.log_file_prefix(max(number, 0))
-    return _ask(
-        agreement, epoch, epoch.leader, lambda one: one.list_names(numbered.folder, start_after)
-    )
+
+    def list_from(first: int) -> list[str]:
+        if numbered.needs_marks:
+            first -= MOST_TOGETHER - 1  # a marker's bundle
+        start_after = names.log_file_prefix(max(first, 0))
+        return _ask(
+            agreement, epoch, epoch.leader, lambda one: one.list_names(numbered.folder, start_after)
+        )
+
+    if not any(map(numbered.is_mark, lacked)):
+        there = list_from(number)
+        parsed = [found for found in map(numbered.parse, there) if found is not None]
+        is_above = all(at < number for at, kind in parsed if kind is LogFile.CHECKPOINT)
+        if is_above or not numbered.needs_marks:
+            return there
+    return list_from(first_of_widest(number))  # the marks tell, which may be far back
 
 
 def is_lost_by_leader(agreement: Agreement, epoch: Epoch, name: str) -> bool:
