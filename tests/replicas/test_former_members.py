@@ -11,6 +11,7 @@ import txnlog
 from tests.support.replication.replica_folders import (
     FIRST,
     SECOND,
+    lose,
     make_written,
     objects,
     reopened,
@@ -18,7 +19,7 @@ from tests.support.replication.replica_folders import (
     values,
     write,
 )
-from txnlog.errors import InvalidOption
+from txnlog.errors import InvalidOption, NotEnoughReplicas
 from txnlog.replication import Replicas
 from txnlog.replication.roots.epochs import Root
 from txnlog.replication.roots.members import MemberOpener
@@ -109,6 +110,43 @@ def test_so_does_a_leader(tmp_path: Path, hurt: str) -> None:
     Replicas(reopened(tmp_path)).remove("r0")
     assert objects(tmp_path / FIRST) == objects(tmp_path / SECOND)
     assert values(reopened(tmp_path)) == ["1", "2", "3"]
+
+
+def test_a_root_that_does_not_answer_is_taken_out_at_once(
+    store: txnlog.Store, tmp_path: Path
+) -> None:
+    """Nothing is to be had of it, so nobody lists what the others have, nor waits for it."""
+    Replicas(store).add(str(tmp_path / "c"))
+    (tmp_path / SECOND / file(9)).write_bytes(b"being put")
+    lose(tmp_path / "c")
+    other = reopened(tmp_path)
+    began_s = other.logs.clock.monotonic_s()
+    Replicas(other).remove("r2")
+    assert other.logs.clock.monotonic_s() - began_s < 1
+
+
+def test_a_log_that_cannot_be_shared_keeps_no_other_behind(
+    store: txnlog.Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is told which one a root that leaves may have more of."""
+    entry = f"groups/g/{1:020}.json"
+    (tmp_path / SECOND / entry).parent.mkdir(parents=True)
+    (tmp_path / SECOND / entry).write_bytes(b"it differs")
+    (tmp_path / FIRST / file(3)).unlink()
+    list_names = ReplicatedStorage.list_names
+
+    def fail(storage: ReplicatedStorage, folder: str, start_after: str = "") -> list[str]:
+        if folder == "groups/g":
+            raise NotEnoughReplicas("r0-0 fails")
+        return list_names(storage, folder, start_after)
+
+    monkeypatch.setattr(ReplicatedStorage, "list_names", fail)
+    Replicas(reopened(tmp_path)).remove("r1")
+    assert "r1 leaves, and may alone have some of groups/g: r0-0 fails" in caplog.text
+    assert file(3) in objects(tmp_path / FIRST)
 
 
 def test_what_is_damaged_at_all_in_sync_is_repaired(tmp_path: Path) -> None:

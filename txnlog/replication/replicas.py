@@ -265,7 +265,7 @@ class Replicas:
         agreement = storage.agreement
         take_out(agreement, root, dry_run=True)
         if not (force or dry_run):
-            share_logs(storage)  # it may alone have what the leader has lost
+            share_logs(storage, root)  # it may alone have what the leader has lost
         if force or not places(agreement.refresh()):
             take_out(agreement, root, dry_run=dry_run)
             return []

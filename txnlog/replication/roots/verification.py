@@ -7,6 +7,7 @@ that has passed.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -22,7 +23,13 @@ from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError
 from txnlog.replication.roots import same_bytes, soundness
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.copies import CHUNK_BYTES, copy_between, help_out
-from txnlog.replication.roots.epochs import Epoch, Member, by_last_in_sync, root_of
+from txnlog.replication.roots.epochs import (
+    Epoch,
+    Member,
+    by_last_in_sync,
+    member_of,
+    root_of,
+)
 from txnlog.replication.roots.listings import BEHIND_SLASH, Listings, add_listing
 from txnlog.replication.roots.placement import is_placed, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
@@ -40,6 +47,8 @@ Kind: TypeAlias = Literal["missing", "damaged", "differs", "extra", "undecided"]
 """Read by programs: append only."""
 
 _AT_ONCE: Final = 64
+_NOT_SHARED: Final = "replicas: %s leaves, and may alone have some of %s: %s"
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,23 +138,34 @@ def _untold(storage: Storage, name: str) -> None:
     """Of data nothing is read."""
 
 
-def share_logs(storage: ReplicatedStorage) -> None:
-    """See to it that all in sync have what any of them has of logs, as far as they answer.
+def share_logs(storage: ReplicatedStorage, leaving: str) -> None:
+    """See to it that all in sync have what a root that leaves has of logs, if it answers.
 
-    Whoever lists a log does that. Raises StorageError: the controller fails.
+    Whoever lists a log does that; what fails is warned of. Raises StorageError: the controller
+    fails.
     """
     agreement = storage.agreement
     epoch = agreement.refresh()
-    members = [one for one in epoch.in_sync if agreement.answers(epoch, one)]
-    with Listings(members) as listings, suppress(MemberFailed, NotEnoughReplicas):
-        for one in members:
-            add_listing(
-                *(listings, agreement, epoch, one),
-                counts=lambda listed: names.is_framed(listed[0]),
-            )
+    member = member_of(epoch, leaving)
+    if member not in epoch.in_sync or not agreement.answers(epoch, member):
+        return  # it may be out because it does not answer: nothing is to be had of it
+    members = [one for one in epoch.in_sync if one == member or agreement.answers(epoch, one)]
+    with Listings(members) as listings:
+        try:
+            for one in members:
+                add_listing(
+                    *(listings, agreement, epoch, one),
+                    counts=lambda listed: names.is_framed(listed[0]),
+                )
+        except MemberFailed as failed:
+            _logger.warning(_NOT_SHARED, leaving, "all logs", failed)
+            return
         folders = {name.rpartition("/")[0] for name in listings.differing()}
         for folder in sorted(filter(names.is_log_folder, folders)):
-            storage.list_names(folder)
+            try:
+                storage.list_names(folder)
+            except NotEnoughReplicas as error:
+                _logger.warning(_NOT_SHARED, leaving, folder, error)
 
 
 def _doubtful(
