@@ -146,7 +146,7 @@ def test_operators_lose_nothing() -> None:
 
     The controller moves, too.
     """
-    total = run_seeds((18, 25), ROUGH, operated=True)
+    total = run_seeds((18, 26), ROUGH, operated=True)
     assert total["controllers"] > 0
     assert total["acknowledged"] > 20
     assert total["elections"] > 0
