@@ -39,9 +39,6 @@ _RUN_BYTES: Final = 4 << 20
 """Parts of a row group are requested together up to this size."""
 _SMALL_BYTES: Final = 2 << 20
 """A row group up to this size, decompressed, is no more than a batch in columns: it is not cut."""
-_IN_MEMORY_BYTES: Final = 32 << 20
-"""Nor is one up to this size of a file whose bytes are all in memory: a few of its rows are decoded
-at a time, which takes less than a file for each part."""
 _MOST_INDEX_BYTES: Final = 16 << 20
 """A larger page index is not used: whole row groups are read."""
 
@@ -147,8 +144,7 @@ class ParquetSegment:
         covers = header.base_offset >= start_offset and (
             stop_offset is None or header.last_offset < stop_offset
         )
-        most_bytes = _SMALL_BYTES if self.data is None else _IN_MEMORY_BYTES
-        is_small = group.uncompressed_bytes <= most_bytes
+        is_small = group.uncompressed_bytes <= _SMALL_BYTES
         is_read_whole = covers and (is_small or not by_page)
         parts = None if is_read_whole else self._parts_of(group, columns)
         if parts is None:

@@ -47,8 +47,6 @@ was used just before is used again. What takes more at a time is given back, and
 page before its next use, which can take as long as decoding. With less for a column, as in pieces
 of topics with hundreds, beginning with each takes longer than that.
 """
-_PAGE_BYTES: Final = 1 << 20
-"""Less for readers by page, who may want only the first rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,9 +92,7 @@ def row_group_calls(
     Each returns the pieces of a row group or part. They may run in several threads; their bytes are
     fetched when they are iterated.
     """
-    reading = RowGroupReading(
-        segment, groups, columns, max_uncompressed_bytes, by_page=wanted.by_page
-    )
+    reading = RowGroupReading(segment, groups, columns, max_uncompressed_bytes)
     parts = (part for group in groups for part in wanted.parts(segment, group, reading.stored))
     return reading.piece_calls(parts)
 
@@ -127,8 +123,7 @@ class RowGroupReading:
     """Decodes some columns of some row groups of a file, in several threads at a time.
 
     Columns of a schema are found by their ids, see ``SchemaColumns``. A row group that claims more
-    than ``max_uncompressed_bytes`` is damaged. ``few``: only a few rows of each are needed;
-    ``by_page``: each piece is decoded when it is asked for, in one thread.
+    than ``max_uncompressed_bytes`` is damaged. ``few``: only a few rows of each are needed.
     """
 
     def __init__(
@@ -139,10 +134,8 @@ class RowGroupReading:
         max_uncompressed_bytes: int,
         *,
         few: bool = False,
-        by_page: bool = False,
     ) -> None:
         self._segment = segment
-        self._by_page = by_page
         self._max_bytes = max_uncompressed_bytes
         schema = segment.schema
         self._made = SchemaColumns(schema, columns) if isinstance(columns, pa.Schema) else None
@@ -195,8 +188,7 @@ class RowGroupReading:
             return [first, *pieces]  # there is no other, but what is checked at the end
         size_bytes = first.records.nbytes * group.header.record_count // len(first.rows)
         ahead = chain([first], pieces)
-        is_large = self._by_page or size_bytes > _WORK_AHEAD_BYTES
-        return ahead if is_large else [*ahead]
+        return ahead if size_bytes > _WORK_AHEAD_BYTES else [*ahead]
 
     def _fetch(self, groups: Iterable[RowGroup]) -> Generator[tuple[RowGroup, Found]]:
         runs, these = tee(self._segment.runs(groups, self.stored))
@@ -257,12 +249,11 @@ class RowGroupReading:
             return
         with self._open_group(group, found) as (file, number, at_most):
             if most_rows is None:
-                piece_bytes = _PAGE_BYTES if self._by_page else _PIECE_BYTES
-                size_bytes = max(piece_bytes, _COLUMN_BYTES * len(self.stored))
+                size_bytes = max(_PIECE_BYTES, _COLUMN_BYTES * len(self.stored))
                 most_rows = size_bytes * count // max(at_most, claimed, 1)
                 most_rows = min(max(most_rows, 1), _PIECE_ROWS)
             most = _WORTH_THREADS_BYTES if self._is_alone else _WORK_AHEAD_BYTES
-            is_large = not (group.is_part or self._by_page) and at_most > most
+            is_large = not group.is_part and at_most > most
             pieces = read_pieces(file, number, self.stored, most_rows, use_threads=is_large)
             yield from self._assembled(group, pieces)
 

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from tests.support.segments.decoded_rows import count_decoded
 from tests.support.segments.segment_samples import random_records
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.parquet import encodings, footer, open_segment, reader, writer
+from txnlog.segments.parquet import encodings, footer, open_segment, writer
 from txnlog.segments.parquet.compact_values import field_head, varint
 from txnlog.segments.parquet.file_metadata import ColumnChunk
 from txnlog.segments.parquet.footer import PAGE_INDEX_KEY, RowGroup, read_footer
@@ -33,7 +33,6 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of a few rows."""
     monkeypatch.setattr(encodings, "_RECORD_PAGE_BYTES", 8 << 10)
     monkeypatch.setattr(open_segment, "_SMALL_BYTES", 0)
-    monkeypatch.setattr(open_segment, "_IN_MEMORY_BYTES", 0)
 
 
 @pytest.fixture(params=["in memory", "in ranges"])
@@ -231,33 +230,11 @@ def joined(ranges: list[range]) -> list[range]:
 def test_a_small_row_group_is_not_cut(decoded: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless only some of its rows are wanted."""
     file = opened(made(numbered_rows(400)))
-    monkeypatch.setattr(open_segment, "_IN_MEMORY_BYTES", 2 << 20)
+    monkeypatch.setattr(open_segment, "_SMALL_BYTES", 2 << 20)
     assert [batch.record_count for batch in read_segment(file, by_page=True)] == [400]
-    with monkeypatch.context() as patch:
-        patch.setattr(open_segment, "_SMALL_BYTES", 2 << 20)
-        patch.setattr(open_segment, "WHOLE_BYTES", 0)
-        assert [batch.record_count for batch in read_segment(file, by_page=True)] == [400]
     decoded.clear()
     assert rows([*read_segment(file, start_offset=399, by_page=True)])[0][0] == 399
     assert decoded[0] < 50
-
-
-def test_of_a_file_in_memory_few_rows_are_decoded_at_a_time(
-    decoded: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each piece when it is asked for, of one open file: it is not cut."""
-    file = opened(made(numbered_rows(400)))
-    every = rows([*read_segment(file)])
-    monkeypatch.setattr(open_segment, "_IN_MEMORY_BYTES", 32 << 20)
-    monkeypatch.setattr(reader, "_PAGE_BYTES", 8 << 10)
-    monkeypatch.setattr(reader, "_COLUMN_BYTES", 0)
-    monkeypatch.setattr(reader, "PartFile", None)
-    decoded.clear()
-    batches = iter(read_segment(file, by_page=True))
-    first = next(batches)
-    assert decoded == [first.record_count]
-    assert first.record_count < 50
-    assert rows([first, *batches]) == every
 
 
 @pytest.mark.parametrize("seed", range(3))
