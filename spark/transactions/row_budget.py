@@ -39,7 +39,9 @@ _SMALL_BYTES = 4 << 20
 _MARK_BYTES = 32
 
 _LEAST_COLUMNS = 3
-"""The sum of two takes as long as fillers do."""
+"""The sum of two of one type takes no longer than fillers do. Of two types it does: then its calls
+go to several classes, which Java does not compile into one another.
+"""
 
 _LEAST_SHARE_BYTES = 4 << 10
 """Below it too many rows would need fillers."""
@@ -58,9 +60,9 @@ def unmeasured(frame: DataFrame) -> Iterator[tuple[DataFrame, str | None]]:
     Yields the frame, and None; or one with fillers, and their mark, of ASCII: it is what they have
     in the first column of texts or bytes. The frame's own rows have their order. The first, with
     nothing turned off, where that does not pay or cannot be done: the frame is made of little, or
-    has two columns or more than Spark compiles; the session has the setting; the frame runs
-    functions in Python, which would get the larger batches without fillers; it has columns of no
-    bounded width, is a stream's batch, or comes through Spark Connect.
+    has one column, two of one type, or more than Spark compiles; the session has the setting; the
+    frame runs functions in Python, which would get the larger batches without fillers; it has
+    columns of no bounded width, is a stream's batch, or comes through Spark Connect.
     """
     plan = analyzed_plan(frame)
     share_bytes = None if plan is None else _share_bytes(frame)
@@ -83,7 +85,8 @@ def _share_bytes(frame: DataFrame) -> int | None:
     if (
         setting(BATCH_BYTES, None) is not None
         or setting(_COMPILES, "true") != "true"
-        or not _LEAST_COLUMNS <= len(schema) < int(str(setting(_COMPILED_COLUMNS, "100")))
+        or (len(schema) < _LEAST_COLUMNS and len({type(f.dataType) for f in schema}) <= 1)
+        or len(schema) >= int(str(setting(_COMPILED_COLUMNS, "100")))
         or setting(_NAMES_ARE_PATTERNS, "false") == "true"
         or len({name.lower() for name in schema.names}) < len(schema)
     ):

@@ -329,10 +329,12 @@ def test_frames_of_little_are_measured(
     assert not left_alone(frame.union(frame))
 
 
-def test_frames_of_two_columns_are_measured(
+def test_frames_of_two_columns_of_one_type_are_measured(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_budget, "_LEAST_COLUMNS", 3)
-    frame = spark.range(3).select("id", sf.lit("v").alias("value"))
+    frame = spark.range(3).select(sf.lit("k").alias("key"), sf.lit("v").alias("value"))
     assert left_alone(frame)
-    assert not left_alone(frame.withColumn("key", sf.lit("k")))
+    assert left_alone(frame.select("value"))
+    assert not left_alone(frame.withColumn("key", sf.lit("k").cast("binary")))
+    assert not left_alone(frame.withColumn("topic", sf.lit("t")))
