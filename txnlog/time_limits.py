@@ -21,7 +21,7 @@ one.
 """
 _MOST_IDLE: Final = 64
 _ASKED_AFTER: Final = 0.25
-"""The part of the time after which it is asked whether to go on."""
+"""The part of the time after which it is asked whether to go on, and whether it is over."""
 
 
 class NoAnswer(TimeoutError):
@@ -34,12 +34,17 @@ class NoAnswer(TimeoutError):
 class RunWithin(Protocol):
     """Runs a call and returns its result, or raises its error, within a time.
 
-    ``go_on``, if given, is asked beside the call when a quarter of the time is over. If it has said
-    yes at the end, the call has as long again. Raises NoAnswer: the call goes on.
+    ``go_on`` and ``is_over``, if given, are asked beside the call when a quarter of the time is
+    over. If the first has said yes at the end, the call has as long again; as soon as the second
+    says so, it is waited for no longer. Raises NoAnswer: the call goes on.
     """
 
     def __call__(
-        self, call: Callable[[], T], for_s: float, go_on: Callable[[], bool] | None = None
+        self,
+        call: Callable[[], T],
+        for_s: float,
+        go_on: Callable[[], bool] | None = None,
+        is_over: Callable[[], bool] | None = None,
     ) -> T:
         """Run a call."""
         ...
@@ -49,6 +54,7 @@ def run_whole(
     call: Callable[[], T],
     for_s: float,  # noqa: ARG001
     go_on: Callable[[], bool] | None = None,  # noqa: ARG001
+    is_over: Callable[[], bool] | None = None,  # noqa: ARG001
 ) -> T:
     """Wait for the end, however long it takes: nothing is abandoned."""
     return call()
@@ -73,9 +79,14 @@ class _Job:
     def end(self) -> None:
         self._running.release()
 
-    def wait(self, for_s: float) -> bool:
-        """Whether it has ended."""
-        return any(self._running.acquire(timeout=for_s / _SLICES) for _ in range(_SLICES))
+    def wait(self, for_s: float, is_over: _Job | None = None) -> bool:
+        """Whether it has ended; it is waited for until another one says that it is over."""
+        for _ in range(_SLICES):
+            if self._running.acquire(timeout=for_s / _SLICES):
+                return True
+            if is_over is not None and is_over.result:
+                break
+        return False
 
 
 class _Workers:
@@ -137,15 +148,22 @@ def _begin(call: Callable[[], object]) -> _Job:
     return job
 
 
-def run_within(call: Callable[[], T], for_s: float, go_on: Callable[[], bool] | None = None) -> T:
+def run_within(
+    call: Callable[[], T],
+    for_s: float,
+    go_on: Callable[[], bool] | None = None,
+    is_over: Callable[[], bool] | None = None,
+) -> T:
     """See :class:`RunWithin`."""
     job = _begin(call)
-    first_s = for_s if go_on is None else _ASKED_AFTER * for_s
+    first_s = for_s if go_on is None and is_over is None else _ASKED_AFTER * for_s
     while not job.wait(first_s):
         # In the time that the call has left: one after the other would take twice as long.
-        asked = None if go_on is None else _begin(go_on)
-        if asked is not None and job.wait(for_s - first_s):
+        asked, over = (None if ask is None else _begin(ask) for ask in (go_on, is_over))
+        if (asked or over) and job.wait(for_s - first_s, over):
             break
+        if over is not None and over.result:
+            raise NoAnswer("it is over, and was waited for no longer")
         if asked is None or not asked.result:
             raise NoAnswer(f"there was no answer for {for_s:.3g} s")
     if job.error is not None:

@@ -306,7 +306,9 @@ def _where_one_hangs(
 ) -> ReplicatedStorage:
     """One member is what ``hangs`` makes of it; ``limits`` are those of the requests under way."""
 
-    def run_within(call: Callable[[], Any], for_s: float, go_on: object = None) -> Any:
+    def run_within(
+        call: Callable[[], Any], for_s: float, go_on: object = None, is_over: object = None
+    ) -> Any:
         limits.append(for_s)
         try:
             return call()

@@ -19,9 +19,11 @@ from tests.support.replication.replica_folders import (
     reopened,
     values,
 )
+from txnlog import names
 from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replication import Replicas
-from txnlog.replication.roots.epochs import Proposer, first_epoch
+from txnlog.replication.roots.agreement import Agreement
+from txnlog.replication.roots.epochs import Epoch, Member, Proposer, first_epoch
 from txnlog.replication.roots.slowness import Slowness, TookTooLong, time_for
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
@@ -319,6 +321,29 @@ def test_a_check_that_never_ends_is_not_waited_for_for_ever(
     assert Replicas(lagging).describe().in_sync == ("r0-0",)
 
 
+def test_a_root_that_others_have_put_out_is_not_waited_for(
+    lagging: txnlog.Store, tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as the epochs say so, though it shows its mark, so that a large read goes on."""
+    name = f"{names.topic_data_folder('t')}/00000-s.log"
+    lagging.storage.put(name, b"123456")
+    Replicas(reopened(tmp_path)).remove("r0")
+    answers = Agreement.answers
+    shown: list[bool] = []
+
+    def shows_its_mark(self: Agreement, epoch: Epoch, member: Member) -> bool:
+        shown.append(answers(self, epoch, member))
+        if len(shown) == 3:
+            gate.let_go()
+        return shown[-1]
+
+    monkeypatch.setattr(Agreement, "answers", shows_its_mark)
+    gate.close(tmp_path / FIRST, "get_range")
+    assert lagging.storage.get_range(name, 1, 3) == b"23"
+    assert shown == [True]
+    gate.open()
+
+
 # -- how many are left behind --------------------------------------------------------------------
 
 
@@ -326,8 +351,10 @@ def test_who_does_not_answer_is_asked_no_more_for_a_while() -> None:
     """And not at all when many requests are unanswered: each has a thread."""
     clock, asked = VirtualClock(), []
 
-    def leave_behind(call: Callable[[], object], for_s: float, go_on: object = None) -> Any:
-        assert go_on is None
+    def leave_behind(
+        call: Callable[[], object], for_s: float, go_on: object = None, is_over: object = None
+    ) -> Any:
+        assert go_on is is_over is None
         asked.append(call)
         raise NoAnswer(f"no answer for {for_s} s")
 
@@ -356,8 +383,10 @@ def test_the_controller_is_asked_again_sooner(monkeypatch: pytest.MonkeyPatch) -
     """One answer that is lost stops nobody for as long as it was waited for; no child, at all."""
     clock, asked = VirtualClock(), []
 
-    def leave_behind(call: Callable[[], object], for_s: float, go_on: object = None) -> Any:
-        assert go_on is None
+    def leave_behind(
+        call: Callable[[], object], for_s: float, go_on: object = None, is_over: object = None
+    ) -> Any:
+        assert go_on is is_over is None
         asked.append(for_s)
         if len(asked) == 1:
             raise NoAnswer(f"no answer for {for_s} s")

@@ -79,6 +79,21 @@ def test_it_is_waited_for_as_long_as_there_is_hope(gate: threading.Event) -> Non
         run_within(threading.Event().wait, SOON_S, lambda: False)
 
 
+def test_what_is_over_is_not_waited_for(gate: threading.Event) -> None:
+    """Whatever hope there is."""
+    hopes: list[bool] = []
+
+    def go_on() -> bool:
+        hopes.append(True)
+        if len(hopes) == 3:
+            gate.set()
+        return True
+
+    with pytest.raises(NoAnswer, match="over"):
+        run_within(gate.wait, SOON_S, go_on, lambda: True)
+    assert run_within(gate.wait, SOON_S, go_on, lambda: False)
+
+
 @pytest.mark.parametrize("hope", [True, False])
 def test_whether_there_is_hope_is_asked_within_the_time(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch, hope: bool
@@ -87,7 +102,7 @@ def test_whether_there_is_hope_is_asked_within_the_time(
     waits: list[float] = []
     asked, said = threading.Event(), threading.Event()
 
-    def wait(job: _Job, for_s: float) -> bool:
+    def wait(job: _Job, for_s: float, _: _Job | None = None) -> bool:
         waits.append(for_s)
         if len(waits) == 2:
             assert (said if hope else asked).wait(10)

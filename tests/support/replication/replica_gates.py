@@ -156,18 +156,21 @@ class Patience:
         self._simulation = simulation
         self._process = process
         self._until_s: float | None = None
+        self._is_over: Callable[[], bool] | None = None
 
     def run_within(
         self,
         call: Callable[[], Any],
         for_s: float,
         go_on: Callable[[], bool] | None = None,  # noqa: ARG002
+        is_over: Callable[[], bool] | None = None,
     ) -> Any:
-        before, self._until_s = self._until_s, self._process.clock.monotonic_s() + for_s
+        before = self._until_s, self._is_over
+        self._until_s, self._is_over = self._process.clock.monotonic_s() + for_s, is_over
         try:
             return call()
         finally:
-            self._until_s = before
+            self._until_s, self._is_over = before
 
     def stall(self, takes_s: float, name: str, call: Callable[[], Any]) -> Any:
         """Make a request that takes so long."""
@@ -178,8 +181,15 @@ class Patience:
         if takes_s <= left_s:
             clock.sleep(takes_s)
             return call()
-        clock.sleep(max(left_s, 0.0))
+        ends_s = clock.monotonic_s() + takes_s
+        until_s, is_over = clock.monotonic_s() + max(left_s, 0.0), self._is_over
+        if is_over is not None:
+            clock.sleep((until_s - clock.monotonic_s()) / 4)
+        if is_over is None or not is_over():
+            clock.sleep(max(until_s - clock.monotonic_s(), 0.0))
         if name in ("put", "put_if_absent", "replace", "take_over", "delete"):
-            lands_ms = self._simulation.clock.time_ms + int(1000 * (takes_s - left_s))
+            lands_ms = self._simulation.clock.time_ms + int(
+                1000 * max(ends_s - clock.monotonic_s(), 0.0)
+            )
             self._simulation._landings.append((lands_ms, name, call))
         raise TookTooLong("no answer in time")

@@ -362,7 +362,10 @@ class Agreement:
             if within_s is None:
                 return call(BoundedRequests(storage, partial(self._within, epoch, member)))
             go_on = partial(self._goes_on, epoch, member, may_be_large)
-            return self.slowness.ask(member, partial(call, storage), within_s, go_on)
+            is_out = partial(self._is_out, epoch, member)
+            return self.slowness.ask(
+                member, partial(call, storage), within_s, go_on, is_over=is_out
+            )
 
         return self._make(epoch, member, make, put_bytes)
 
@@ -406,7 +409,15 @@ class Agreement:
     ) -> T:
         go_on = partial(self._goes_on, epoch, member, not (size_bytes or count))
         within_s = time_for(epoch, size_bytes=size_bytes, count=count)
-        return self.slowness.ask(member, call, within_s, go_on)
+        is_out = partial(self._is_out, epoch, member)
+        return self.slowness.ask(member, call, within_s, go_on, is_over=is_out)
+
+    def _is_out(self, epoch: Epoch, member: Member) -> bool:
+        """Whether others have put a member out meanwhile: nobody waits for it any more."""
+        if self.lost is None and member in epoch.members:
+            with suppress(TxnlogError):
+                return member not in self.refresh().members
+        return False
 
     def _goes_on(self, epoch: Epoch, member: Member, may_be_large: bool) -> bool:
         """Whether a request that takes long is waited for."""

@@ -66,6 +66,7 @@ class Slowness:
         within_s: float,
         go_on: Callable[[], bool] | None = None,
         pause_s: float | None = None,
+        is_over: Callable[[], bool] | None = None,
     ) -> T:
         """Make a request. Raises TookTooLong, and what the call raises.
 
@@ -84,7 +85,7 @@ class Slowness:
                     self._left.get(member, {}).pop(token, None)
 
         try:
-            return self._run_within(run, within_s, go_on)
+            return self._run_within(run, within_s, go_on, is_over)
         except NoAnswer as error:
             with _LOCK.mutex:
                 if not ended:
