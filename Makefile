@@ -21,7 +21,7 @@ export PYTEST_DEBUG_TEMPROOT := $(shell df -Pk /dev/shm 2>/dev/null | \
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-tables test test-more test-stores test-ui test-matrix test-cluster lint format bench soak soak-replicas docs venv wheel dist
+.PHONY: help demo demo-tables test test-more test-stores test-ui test-matrix test-cluster lint format bench soak soak-replicas measure docs venv wheel dist
 .PHONY: java clean constraints
 .PHONY: $(SPARK_VERSIONS:%=test-spark-%) $(SPARK_VERSIONS:%=test-cluster-%)
 
@@ -80,6 +80,9 @@ soak: java venv .venv/spark-classes.jsa  ## Run the tests that take minutes: 100
 
 soak-replicas: venv  ## Run random runs of replicas and standbys; ARGS="--runs 20000 --only stormy"
 	nice -n 19 .venv/bin/python scripts/soak_replicas.py $(ARGS)
+
+measure: venv  ## Count files, the modules that a commit, a poll and opening go through, and who knows whom
+	.venv/bin/python scripts/measure_house.py $(ARGS)
 
 docs: .venv/.dependencies  ## Build the documents as a site into build/site
 	@rm -rf build/site build/site-src && mkdir -p build/site-src/benchmarks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import importlib.util
 import inspect
 import re
 from collections import Counter
@@ -12,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import reduce
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,7 +20,7 @@ import txnlog.replication
 import txnlog.spark
 import txnlog.testing
 import txnlog.values
-from tests.support.checkout import ROOT, modules
+from tests.support.checkout import ROOT, modules, script
 from tests.support.documents import DOCUMENTS, SPARK_DOCUMENTS, Runner, blocks_of
 
 MOST_NOT_RUN = 19
@@ -116,16 +114,6 @@ def test_the_readme_is_short() -> None:
     assert (
         len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= MOST_LINES_OF_README
     )
-
-
-def script(name: str) -> ModuleType:
-    """A module of scripts/, which is not a package."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_the_pictures_are_as_they_are_drawn() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,3 +82,13 @@ def modules() -> list[Module]:
             stem = () if path.name == "__init__.py" else (path.stem,)
             found.append(Module(path, ".".join((*prefix, *inside, *stem))))
     return found
+
+
+def script(name: str) -> ModuleType:
+    """A module of scripts/, which is not a package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
