@@ -104,7 +104,7 @@ class DecodedText:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        from txnlog.read.json_columns import json_objects
+        from txnlog.read.json_records import json_objects
         from txnlog.values.reader import ERROR
 
         self._tell(piece, decoded)

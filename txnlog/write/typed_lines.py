@@ -1,6 +1,6 @@
 """JSON lines for typed topics: objects of columns, or what ``records read -o jsonl`` prints.
 
-Each JSON value must be one of its column's type, in the form that ``json_columns`` writes: times in
+Each JSON value must be one of its column's type, in the form that ``json_records`` writes: times in
 RFC 3339, bytes in base64, decimals and dates as strings, maps as lists of pairs, or as objects.
 """
 

@@ -19,7 +19,7 @@ from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import ConsumerRecord, each_record
 from txnlog.read.isolation import check_isolation_level
-from txnlog.read.json_columns import json_objects
+from txnlog.read.json_records import json_objects
 from txnlog.read.scanned_ranges import read_each
 from txnlog.read.schema import scan_columns
 from txnlog.ui.console import Console
