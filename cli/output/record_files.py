@@ -66,7 +66,7 @@ class RecordFile:
                 )
             return cls(None, named, encoding, escape_formulas, names)
         from txnlog.errors import InvalidOption
-        from txnlog.read.record_files import check_file_format
+        from txnlog.read.rows import check_file_format
 
         try:
             chosen = check_file_format(path, named)
@@ -122,7 +122,7 @@ class RecordFile:
         self._write(_first(rows.to_batches(), max_rows), rows.schema, rows.record_count)
 
     def _write(self, batches: Iterator[pa.RecordBatch], columns: pa.Schema, most: int) -> None:
-        from txnlog.read.record_files import write_file, write_stream
+        from txnlog.read.rows import write_file, write_stream
 
         if self.path is None:
             try:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from txnlog.errors import InvalidOption
-from txnlog.read.record_files import write_stream
+from txnlog.read.rows import write_stream
 
 BYTES = (pa.binary(), pa.large_binary(), pa.binary(2))
 EMPTY = pa.struct([])
