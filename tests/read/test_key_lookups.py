@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from txnlog.read import key_lookups
-from txnlog.read.key_lookups import look_up
+from txnlog.read import latest
+from txnlog.read.latest import look_up
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_batches_wait_for_each_other(
     among: int, most_bytes: int, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until they have four rows for each key that is looked among, or take too much memory."""
-    monkeypatch.setattr(key_lookups, "_MOST_WAITING_BYTES", most_bytes)
+    monkeypatch.setattr(latest, "_MOST_WAITING_BYTES", most_bytes)
     batches = [pa.record_batch({"k": pa.array([*range(n, n + 25)], pa.int64())}) for n in range(40)]
     known = pa.array([random.Random(1).randrange(60) for _ in range(30)], pa.int64())
     lookups: list[int] = []

@@ -17,8 +17,7 @@ import pytest
 from tests.support.admin.compacted_topics import compact
 from tests.support.tiers import more
 from txnlog.errors import CorruptRecord, InvalidOption
-from txnlog.read.latest import _which
-from txnlog.read.newest_fold import NewestFold
+from txnlog.read.latest import NewestFold, _which
 from txnlog.read.scanned_ranges import read_each
 from txnlog.results import DamagedRecords
 from txnlog.scan import Scan
@@ -47,9 +46,9 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Ranges are read in pieces.
     """
-    monkeypatch.setattr("txnlog.read.newest_fold._LEAST_ROWS", 8)
+    monkeypatch.setattr("txnlog.read.latest._LEAST_ROWS", 8)
     monkeypatch.setattr("txnlog.read.latest._LEAST_GAP", 2)
-    monkeypatch.setattr("txnlog.read.newest_fold._MOST_BYTES", 110)
+    monkeypatch.setattr("txnlog.read.latest._MOST_BYTES", 110)
 
 
 def make_store() -> Store:
@@ -144,7 +143,7 @@ def rows_of(scan: Scan) -> list[Row]:
 
 def test_large_keys_are_grouped_before_they_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """So memory is about the keys that there are, not about half a million rows of them."""
-    monkeypatch.setattr("txnlog.read.newest_fold._LEAST_BYTES", 10_000)
+    monkeypatch.setattr("txnlog.read.latest._LEAST_BYTES", 10_000)
     sizes: list[int] = []
     group = NewestFold._newest_of
 
@@ -445,7 +444,7 @@ def test_rows_wait_until_they_are_looked_up_together(
 ) -> None:
     """Small batches, and many newer keys, in wide columns."""
     monkeypatch.setattr(writer, "DEFAULT_BATCH_BYTES", 300)
-    monkeypatch.setattr("txnlog.read.key_lookups._MOST_WAITING_BYTES", 2000)
+    monkeypatch.setattr("txnlog.read.latest._MOST_WAITING_BYTES", 2000)
     store = make_store()
     config = {"cleanup.policy": "compact", "record.format": "columns"}
     given: dict[str, Any] = {"schema": SCHEMA, "key": ["name", "n"]} if is_typed else {}

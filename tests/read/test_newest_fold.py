@@ -7,8 +7,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from txnlog.read import newest_fold
-from txnlog.read.newest_fold import NewestFold
+from txnlog.read import latest
+from txnlog.read.latest import NewestFold
 
 KINDS = [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()]
 
@@ -20,9 +20,9 @@ def test_keys_of_one_length_and_of_several(
     kind: pa.DataType, lengths: tuple[int, ...], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In slices of larger arrays, grouped few at a time; the other key column is of numbers."""
-    monkeypatch.setattr(newest_fold, "_LEAST_ROWS", 7)
+    monkeypatch.setattr(latest, "_LEAST_ROWS", 7)
     if seed % 2:
-        monkeypatch.setattr(newest_fold, "_MOST_BYTES", 40)
+        monkeypatch.setattr(latest, "_MOST_BYTES", 40)
     rng = random.Random(seed)
     fold, offset = NewestFold(2), 0
     expected: dict[tuple[str, int], tuple[int, int]] = {}

@@ -32,7 +32,7 @@ from txnlog.hooks import registered
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec
 from txnlog.names import OWN_FILE, TABLES, FileKey, SegmentRef, day_of_tables, table_folder
-from txnlog.read.key_lookups import look_up
+from txnlog.read.latest import look_up
 from txnlog.read.pin import pin_topics
 from txnlog.read.segment_ranges import SegmentRange, read_stored
 from txnlog.read.topic_view import TopicView

@@ -28,7 +28,7 @@ from txnlog.columns.key_parts import MOST_PART_BITS, WHOLE, KeyPart, hash_keys
 from txnlog.columns.keys import encode_keys
 from txnlog.errors import InvalidOption, SnapshotExpired
 from txnlog.read.changed_ranges import ChangedRanges
-from txnlog.read.key_lookups import look_up
+from txnlog.read.latest import look_up
 from txnlog.read.scanned_ranges import read_each
 from txnlog.read.schema import SCAN_SCHEMA, TYPED_METADATA, ScanColumns, scan_columns
 from txnlog.read.segment_ranges import SegmentRange
