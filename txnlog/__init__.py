@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
     from txnlog.names import TopicPartition
     from txnlog.producer import Producer
-    from txnlog.read.change_feed import ChangeFeed
+    from txnlog.read.changed_rows import ChangeFeed
     from txnlog.read.consumer_record import ConsumerRecord
     from txnlog.read.isolation import Consistency, ConsumerIsolationLevel, IsolationLevel
     from txnlog.read.offset_for_time import OffsetAndTimestamp
@@ -102,7 +102,7 @@ _HOMES = {
     "log.group_metadata": ("GroupMetadata", "OffsetAndMetadata"),
     "names": ("TopicPartition",),
     "producer": ("Producer",),
-    "read.change_feed": ("ChangeFeed",),
+    "read.changed_rows": ("ChangeFeed",),
     "read.consumer_record": ("ConsumerRecord",),
     "read.isolation": ("Consistency", "ConsumerIsolationLevel", "IsolationLevel"),
     "read.offset_for_time": ("OffsetAndTimestamp",),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow.compute
     import pyarrow.dataset
 
-    from txnlog.read.change_feed import ChangeFeed
+    from txnlog.read.changed_rows import ChangeFeed
     from txnlog.read.snapshot_token import SnapshotToken
 
 
@@ -261,9 +261,8 @@ def take_feed(
 
     With ``as_json`` of a topic with a schema as if it had none: see :meth:`Snapshot.scan`.
     """
-    from txnlog.read.change_feed import ChangeFeed
     from txnlog.read.changed_ranges import ranges_since
-    from txnlog.read.changed_rows import change_columns
+    from txnlog.read.changed_rows import ChangeFeed, change_columns
     from txnlog.read.row_filter import parse_filter
 
     newer, older = both_ends(logs, topic, since, until)

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from txnlog.admin.transactions import TransactionAdmin
     from txnlog.doctor.findings import Finding
     from txnlog.metric import Metric
-    from txnlog.read.change_feed import ChangeFeed
+    from txnlog.read.changed_rows import ChangeFeed
     from txnlog.schemas import SchemaAdmin
 
 

@@ -18,7 +18,7 @@ import pytest
 from tests.support.read.keyed_worlds import KEYS, TYPED, Key, Placed, World, newest, read
 from tests.support.tiers import more
 from txnlog.errors import OffsetOutOfRange, SnapshotExpired
-from txnlog.read.change_feed import ChangeFeed
+from txnlog.read.changed_rows import ChangeFeed
 
 STEPS = 24
 Change = tuple[str, Placed, Placed]

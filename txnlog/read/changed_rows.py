@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -24,11 +24,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txnlog import display
+from txnlog.arguments import names_wrong_arguments
 from txnlog.columns.key_parts import MOST_PART_BITS, WHOLE, KeyPart, hash_keys
 from txnlog.columns.keys import encode_keys
 from txnlog.errors import InvalidOption, SnapshotExpired
 from txnlog.read.changed_ranges import ChangedRanges
 from txnlog.read.latest import look_up
+from txnlog.read.rows import Rows
 from txnlog.read.scanned_ranges import read_each
 from txnlog.read.schema import SCAN_SCHEMA, TYPED_METADATA, ScanColumns, scan_columns
 from txnlog.read.segment_ranges import SegmentRange
@@ -36,6 +39,10 @@ from txnlog.schema import DELETED, TopicSchema
 from txnlog.segments.number_arrays import arrow_of, as_array, numbers_of, numbers_of_column
 from txnlog.segments.records import Int64Array
 from txnlog.storage.base import Storage
+
+if TYPE_CHECKING:
+    from txnlog.read.row_filter import RowFilter
+
 
 CHANGE: Final = "_change"
 """The column that tells what a row is."""
@@ -523,3 +530,82 @@ def _filter(batch: pa.RecordBatch, keys: pa.Array, stays: _Mask) -> tuple[pa.Rec
         return batch, keys
     mask = pa.array(stays)
     return batch.filter(mask), keys.filter(mask)
+
+
+@names_wrong_arguments()
+class ChangeFeed(Rows):
+    """The changes of one topic's rows between two moments; made by ``Store.changes``.
+
+    Each change is a row, an update two: ``_change`` is ``insert``, ``update_before`` and
+    ``update_after``, or ``delete``, whose row is the one that was deleted. Iterating twice gives
+    the same. ``start_offsets`` and ``end_offsets`` are those of the records that made them, by
+    partition.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        topic: str,
+        ranges: ChangedRanges,
+        columns: ChangeColumns,
+        row_filter: RowFilter | None = None,
+    ) -> None:
+        self._storage = storage
+        self._topic = topic
+        self._ranges = ranges
+        self._columns = columns
+        self._row_filter = row_filter
+        self.start_offsets = dict(ranges.starts)
+        self.end_offsets = dict(ranges.ends)
+
+    def __repr__(self) -> str:
+        filtered = "" if self._row_filter is None else ", filtered"
+        return (
+            f"ChangeFeed({self._topic!r}, of {self.record_count} records at most{filtered}, "
+            f"columns {', '.join(self.columns)})"
+        )
+
+    def _repr_html_(self) -> str:
+        spans = [(p, at, self.end_offsets[p]) for p, at in sorted(self.start_offsets.items())]
+        return display.table(f"Changes of {self._topic!r}", ("partition", "from", "to"), spans)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns, in the order they were asked for."""
+        return self._columns.names
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the feed, in the order they were asked for."""
+        return self._columns.schema
+
+    @property
+    def record_count(self) -> int:
+        """How many records were added in between, at most; known without reading any.
+
+        An update is two rows; a record that deletes nothing is none.
+        """
+        return sum(part.record_count for part in self._ranges.added)
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Read record batches; the changes of a key are in their order.
+
+        The range is read, the key's columns of what was before, and then the rows there that it
+        has changed. Memory is bounded, about 700 MiB: a larger range is read several times, each
+        time for a share of the keys.
+
+        Raises:
+            SnapshotExpired: compaction has left out records that count, and their old segments are
+                gone (``file.delete.delay.ms``): what these changes were nobody knows any more.
+            UnknownTopicOrPartition: the topic was deleted in the meantime.
+            CorruptRecord: a segment is damaged or missing.
+        """
+        columns = self._columns
+        row_filter = self._row_filter
+        if row_filter is not None:
+            columns = columns.with_more(row_filter.names)
+        for batch in read_changes(self._storage, self._ranges, columns):
+            if row_filter is not None:
+                batch = batch.filter(row_filter.rows(batch)).select([*self.columns])
+            if batch.num_rows:
+                yield batch
