@@ -15,8 +15,8 @@ from txnlog import IsolationLevel, Snapshot
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
-from txnlog.read import causes, pin
-from txnlog.read.first_reading import Standing
+from txnlog.read import consistent_cut, pin
+from txnlog.read.consistent_cut import Standing
 from txnlog.snapshot import take_snapshot
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
@@ -151,7 +151,7 @@ def test_what_cannot_be_looked_up_is_not_called_causal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Too many transactions since two rounds: each is whole, and no more is said."""
-    monkeypatch.setattr(causes, "MOST_LOOKED_UP", 1)
+    monkeypatch.setattr(consistent_cut, "MOST_LOOKED_UP", 1)
     writer = elsewhere(heap, clock)
 
     def other(topic: str, count: int) -> None:

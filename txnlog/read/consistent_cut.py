@@ -1,6 +1,9 @@
 """The consistent cut of several topics: each transaction lies before it in whole or not at all.
 
-For level ``read_committed``, which shows a prefix of each partition.
+A reader of several topics compares what it knew of them at one reading with the next one, and looks
+up which records young transactions have consumed: for snapshots of topics that others write to all
+the while. What one reading lacks came after the last round of readings had begun; so what the round
+before knew as committed rests on none of it, and only younger transactions are looked up.
 """
 
 from __future__ import annotations
@@ -8,16 +11,314 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
+from typing import TypeAlias
 
+from txnlog.errors import CorruptEntry
 from txnlog.log.open_logs import SKEW_MS, Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
-from txnlog.read.first_reading import unit_of
 from txnlog.read.topic_view import TopicView
+from txnlog.state.causes import CommittedUnit
 from txnlog.state.cut import Part, consistent_cut
 from txnlog.state.topic import RecentEntry, TopicState
-from txnlog.state.transaction import TransactionKey
+from txnlog.state.transaction import EntryRef, TransactionKey
+
+# -- readings ------------------------------------------------------------------------------------
+
+Standing: TypeAlias = tuple[int, frozenset[int]]
+"""A log's next entry, and its undecided ones."""
+
+
+class FirstReading:
+    """What was known at a reading of the topics, before the logs were listed once more.
+
+    Transactions committed then had placed all their entries, so the next listing shows the rest of
+    those which this one has shown in part.
+    """
+
+    def __init__(self) -> None:
+        self._undecided: set[TransactionKey] = set()
+        self._committed: set[TransactionKey] = set()
+        self.next_entries: dict[str, int] = {}
+        """By topic, the entry that came next."""
+        self._log_ends: dict[str, tuple[int, ...]] = {}
+        self.reaching: dict[str, int] = {}
+        """By topic, the first entry that may lie at or beyond an end of its view."""
+        self.left_out_ms: list[int] = []
+        """The times of appends hidden because their transactions are not whole."""
+        self.may_lack_entries = False
+        """True if a listing has decided something: it may lack entries of that transaction."""
+        self._standing: dict[str, Standing] = {}
+
+    @property
+    def ends(self) -> dict[TopicPartition, int]:
+        """The log end offset of each partition."""
+        return {
+            TopicPartition(topic, number): end
+            for topic, ends in self._log_ends.items()
+            for number, end in enumerate(ends)
+        }
+
+    def add(self, log: TopicLog, view: TopicView, *, with_outcomes: bool) -> None:
+        """Record what is known about one topic, which was pinned just now."""
+        with log.lock:
+            state = log.state
+            self._standing[log.name] = standing_of(log)
+            self.may_lack_entries = self.may_lack_entries or log.ahead
+            self.next_entries[log.name] = state.next_entry
+            self.reaching[log.name] = min([state.next_entry, *state.undecided])
+            self._undecided |= {ref.key for ref in state.undecided.values()}
+            self._log_ends[log.name] = view.log_end_offsets
+            if not with_outcomes:
+                return
+            unseen = {*state.undecided, *state.aborted}
+            self._committed |= {
+                entry.transaction.key
+                for entry in state.recent
+                if entry.transaction is not None and entry.number not in unseen
+            }
+
+    def look_back(self, opened: Sequence[TopicLog]) -> None:
+        """Find which of the relevant transactions had been committed, and were settled."""
+        asked = {ref.key for log in opened for ref in log.undecided().values()}
+        for log in opened:
+            # Newer appends may be settled by now, if this process slept.
+            asked |= {
+                entry.transaction.key
+                for entry in log.appends_since(self.next_entries[log.name])
+                if entry.transaction is not None
+            }
+        asked -= self._committed | self._undecided
+        for log in opened:
+            self._committed |= {
+                entry.transaction.key
+                for entry in log.settled_appends_of(asked)
+                if entry.transaction is not None and entry.number < self.next_entries[log.name]
+            }
+
+    def knew(self, unit: Hashable, entries: Iterable[tuple[str, int]]) -> bool:
+        """Whether a unit with these entries (topics and numbers) was known to be committed."""
+        return unit not in self._undecided and any(
+            number < self.next_entries.get(topic, 0) for topic, number in entries
+        )
+
+    def stands_as(self, settled: Mapping[str, Standing]) -> bool:
+        """Whether the topics stood as when they were settled: no other thread has gone on."""
+        return all(settled[name] == standing for name, standing in self._standing.items())
+
+    def has_grown(self, log: TopicLog) -> bool:
+        """True if there is an entry that came after this reading."""
+        with log.lock:
+            state = log.state
+            return state.next_entry != self.next_entries[log.name]
+
+    def has_missed(self, log: TopicLog) -> bool:
+        """True if an append after this reading is no longer known separately.
+
+        This process stalled for long: other parts of that append's transaction may be unknown.
+        """
+        new = self.next_entries[log.name]
+        with log.lock:
+            settled = log.state.settled
+            if settled is None or settled.end <= new:
+                return False
+        return log.kept_apart().first_entry > new
+
+    def finds_part(self, log: TopicLog) -> bool:
+        """True if an entry is undecided whose transaction is known to be committed."""
+        return any(ref.key in self._committed for ref in log.undecided().values())
+
+    def pin_whole(self, log: TopicLog, left_out: AbstractSet[Hashable]) -> TopicView:
+        """Copy what a topic held at this reading, less what was uncommitted or is left out."""
+        with log.lock:
+            state = log.state
+            new = self.next_entries[log.name]
+            settled_end = state.settled.end if state.settled else 0
+            keys = {unit for unit in left_out if isinstance(unit, TransactionKey)}
+            appends = [*log.settled_appends_of(self._undecided | keys), *state.recent]
+            if settled_end > new:
+                appends += [e for e in log.appends_since(new) if e.number < settled_end]
+            unfinished = [
+                entry
+                for entry in appends
+                if entry.number >= new
+                or (unit := unit_of(log, entry)) in left_out
+                or unit in self._undecided
+            ]
+            # Undecided appends are shown nowhere, and one without a transaction is whole.
+            self.left_out_ms += [
+                entry.at_ms
+                for entry in unfinished
+                if entry.transaction is not None and entry.number not in state.undecided
+            ]
+            hidden = {*state.aborted, *state.undecided, *(entry.number for entry in unfinished)}
+            begins: dict[int, list[int]] = {}
+            for entry in unfinished:
+                for partition, offset in entry.first_offsets.items():
+                    begins.setdefault(partition, []).append(offset)
+            return TopicView.of(
+                log.name,
+                state,
+                log.manifests,
+                frozenset(hidden),
+                to_stable_offsets=False,
+                hides_aborted=True,
+                unfinished=begins,
+            )
+
+
+def standing_of(log: TopicLog) -> Standing:
+    """How far a log is known, and what is undecided in it."""
+    with log.lock:
+        state = log.state
+        return state.next_entry, frozenset(state.undecided)
+
+
+def unit_of(log: TopicLog, entry: RecentEntry) -> Hashable:
+    """The unit that becomes visible with this append: its transaction, or the append alone."""
+    return entry.transaction.key if entry.transaction else (log.name, entry.number)
+
+
+# -- what transactions rest on -------------------------------------------------------------------
+
+MOST_LOOKED_UP = 256
+"""With more transactions than this the offsets that they consumed are not looked up."""
+
+Needs = dict[TransactionKey, dict[TopicPartition, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Younger:
+    """The appends since a reading, by unit, with their topics."""
+
+    units: Mapping[Hashable, Sequence[tuple[str, RecentEntry]]]
+
+    @classmethod
+    def since(cls, opened: Sequence[TopicLog], reading: FirstReading) -> Younger:
+        """Those of units that had an append at or after the first undecided one of then."""
+        found: dict[Hashable, dict[tuple[str, int], RecentEntry]] = {}
+        for log in opened:
+            for entry in log.appends_since(reading.reaching[log.name]):
+                found.setdefault(unit_of(log, entry), {})[log.name, entry.number] = entry
+        keys = [unit for unit in found if isinstance(unit, TransactionKey)]
+        for log in opened:
+            with log.lock:
+                state = log.state
+                aborted = {*state.aborted}
+                recent = [e for e in state.recent if e.number not in aborted]
+            for entry in [*log.settled_appends_of(keys), *recent]:
+                if entry.transaction is not None and entry.transaction.key in found:
+                    found[entry.transaction.key][log.name, entry.number] = entry
+        return cls({u: [(t, e) for (t, _), e in of.items()] for u, of in found.items()})
+
+    def knew(self, reading: FirstReading, unit: Hashable) -> bool:
+        """Whether a unit was known to be committed at a reading."""
+        return reading.knew(unit, [(topic, entry.number) for topic, entry in self.units[unit]])
+
+    def partial(self, reading: FirstReading) -> set[Hashable]:
+        """The units of which a reading lacks an append."""
+        return {
+            unit
+            for unit, appends in self.units.items()
+            if any(entry.number >= reading.next_entries[topic] for topic, entry in appends)
+        }
+
+    def shown(self, last: FirstReading, before: FirstReading, needs: Needs) -> list[CommittedUnit]:
+        """The units that were committed at the last reading."""
+        return [
+            CommittedUnit(
+                unit,
+                self.knew(before, unit),
+                _least_offsets(appends),
+                _offsets(
+                    (topic, entry)
+                    for topic, entry in appends
+                    if entry.number >= before.next_entries[topic]
+                ),
+                needs.get(unit, {}) if isinstance(unit, TransactionKey) else {},
+            )
+            for unit, appends in self.units.items()
+            if self.knew(last, unit)
+        ]
+
+
+def _offsets(
+    appends: Iterable[tuple[str, RecentEntry]],
+) -> list[tuple[TopicPartition, int]]:
+    return [
+        (TopicPartition(topic, number), offset)
+        for topic, entry in appends
+        for number, offset in entry.first_offsets.items()
+    ]
+
+
+def _least_offsets(appends: Iterable[tuple[str, RecentEntry]]) -> dict[TopicPartition, int]:
+    least: dict[TopicPartition, int] = {}
+    for where, offset in _offsets(appends):
+        least[where] = min(offset, least.get(where, offset))
+    return least
+
+
+def look_up_needs(
+    logs: Logs,
+    opened: Sequence[TopicLog],
+    younger: Younger,
+    readings: Sequence[FirstReading],
+) -> Needs | None:
+    """The offsets that young transactions consumed, of the partitions of these topics.
+
+    Two requests for each transactional id, one more for each further transaction of it, and one for
+    each that has moved a group's offsets. Offsets beyond the ends were set, not read up to. None if
+    that cannot be found out: too many, or cleaned up already.
+    """
+    last, longer = readings[-1], readings[-3]
+    asked: dict[str, set[TransactionKey]] = {}
+    for unit in younger.units:
+        if (
+            isinstance(unit, TransactionKey)
+            and younger.knew(last, unit)
+            and not younger.knew(longer, unit)
+        ):
+            asked.setdefault(unit.transactional_id, set()).add(unit)
+    if sum(map(len, asked.values())) > MOST_LOOKED_UP:
+        return None
+    ends: dict[TopicPartition, int] = {}
+    topic_ids: dict[str, str | None] = {}
+    for log in opened:
+        with log.lock:
+            state = log.state
+            topic_ids[log.name] = state.topic_id
+            for number, of_it in enumerate(state.partitions):
+                ends[TopicPartition(log.name, number)] = of_it.end_offset
+    found = logs.storage.gather([partial(logs.transactions.commits, *ids) for ids in asked.items()])
+    commits = {key: state for states in found for key, state in states.items()}
+    if len(commits) < sum(map(len, asked.values())):
+        return None
+    entries: list[tuple[TransactionKey, EntryRef]] = [
+        (key, ref) for key, state in commits.items() for ref in state.entries if ref.log == "group"
+    ]
+    try:
+        moved = logs.storage.gather(
+            [partial(logs.group(ref.name).read_moved, ref.number, key) for key, ref in entries]
+        )
+    except CorruptEntry:
+        return None
+    needs: Needs = {}
+    for (key, _), offsets in zip(entries, moved, strict=True):
+        if offsets is None:
+            return None
+        mine = needs.setdefault(key, {})
+        for to in offsets:
+            where = TopicPartition(to.topic, to.partition)
+            same = not to.topic_id or to.topic_id == topic_ids.get(to.topic)
+            if same and 0 < to.offset <= ends.get(where, 0):
+                mine[where] = max(to.offset, mine.get(where, 0))
+    return needs
+
+
+# -- the cut -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

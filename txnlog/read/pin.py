@@ -9,9 +9,15 @@ from weakref import WeakKeyDictionary
 from txnlog.errors import ConcurrentTransactions, InvalidOption, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
-from txnlog.read.causes import Younger, look_up_needs
-from txnlog.read.consistent_cut import cut_views, is_kept_apart
-from txnlog.read.first_reading import FirstReading, Standing, standing_of
+from txnlog.read.consistent_cut import (
+    FirstReading,
+    Standing,
+    Younger,
+    cut_views,
+    is_kept_apart,
+    look_up_needs,
+    standing_of,
+)
 from txnlog.read.isolation import Consistency, IsolationLevel
 from txnlog.read.topic_view import TopicView
 from txnlog.state.causes import hide_effects
