@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from txnlog.names import TopicPartition
-from txnlog.state.causes import CommittedUnit, hide_effects
-from txnlog.state.cut import Part, consistent_cut
+from txnlog.state.cut import CommittedUnit, Part, consistent_cut, hide_effects
 
 A, B, C = (TopicPartition(topic, 0) for topic in "abc")
 ENDS = {A: 9, B: 9, C: 9}

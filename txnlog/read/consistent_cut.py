@@ -20,8 +20,7 @@ from txnlog.log.open_logs import SKEW_MS, Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.read.topic_view import TopicView
-from txnlog.state.causes import CommittedUnit
-from txnlog.state.cut import Part, consistent_cut
+from txnlog.state.cut import CommittedUnit, Part, consistent_cut
 from txnlog.state.topic import RecentEntry, TopicState
 from txnlog.state.transaction import EntryRef, TransactionKey
 

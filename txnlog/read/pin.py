@@ -20,7 +20,7 @@ from txnlog.read.consistent_cut import (
 )
 from txnlog.read.isolation import Consistency, IsolationLevel
 from txnlog.read.topic_view import TopicView
-from txnlog.state.causes import hide_effects
+from txnlog.state.cut import hide_effects
 
 ROUNDS = 3
 """How many readings are tried to be followed by one that finds nothing new."""
