@@ -12,7 +12,7 @@ from txnlog.inspect.group_lag import GroupOffset
 from txnlog.inspect.history import GroupLogEntry
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
-from txnlog.read.append_times import AppendTimes
+from txnlog.read.time_travel import AppendTimes
 from txnlog.segments.records import Int64Array
 
 PICTURE_WIDTH = 1000
