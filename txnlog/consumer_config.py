@@ -12,7 +12,7 @@ from txnlog.errors import InvalidOption
 from txnlog.groups.assignors import DEFAULT as DEFAULT_ASSIGNORS
 from txnlog.groups.assignors import Assignors, check_assignors
 from txnlog.groups.member import MemberSettings
-from txnlog.read.fetcher import FetchSettings
+from txnlog.read.consumer_reads import FetchSettings
 from txnlog.read.topic_pattern import check_metadata_age
 
 P = ParamSpec("P")

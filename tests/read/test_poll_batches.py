@@ -9,7 +9,7 @@ from tests.support.steps import another, append, new_store
 from txnlog import ConsumerConfig
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
-from txnlog.read.fetcher import in_turns
+from txnlog.read.consumer_reads import in_turns
 from txnlog.read.schema import SCAN_SCHEMA
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach

@@ -27,7 +27,7 @@ from txnlog.log.transaction_log import Head, TransactionLog
 from txnlog.names import TopicPartition, expired_log, parse_closing_mark
 from txnlog.read import changed_ranges, consistent_cut, latest
 from txnlog.read.consistent_cut import FirstReading
-from txnlog.read.fetcher import Fetcher
+from txnlog.read.consumer_reads import Fetcher
 from txnlog.read.pin import PinnedTopics, pin_topics
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.schema import TopicSchema

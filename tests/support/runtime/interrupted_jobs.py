@@ -28,7 +28,7 @@ from txnlog.testing import HeapStorage, VirtualClock
 
 GROUP = "g"
 WATCHED = ("state/", "log/", "write/", "groups/", "producer.py", "consumer.py")
-WATCHED_READS = ("read/reading.py", "read/fetcher.py", "read/auto_commit.py", "read/poll_wait.py")
+WATCHED_READS = ("read/consumer_reads.py", "read/poll_wait.py")
 IN = [TopicPartition("in", 0), TopicPartition("in", 1)]
 INPUT = [b"%d" % number for number in range(6)]
 KINDS: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit, MemoryError)
