@@ -34,12 +34,11 @@ from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
 from txnlog.log.open_logs import Logs
 from txnlog.metric import Meter, Metric
 from txnlog.names import TopicPartition, check_group_id, check_topic
-from txnlog.read.auto_commit import AutoCommit
 from txnlog.read.consumer_reads import OUTDATED, FetchSettings, Reading, StartPositions
 from txnlog.read.consumer_record import ConsumerRecord
 from txnlog.read.isolation import check_reading_on
 from txnlog.read.offset_for_time import OffsetAndTimestamp
-from txnlog.read.poll_wait import PollWait
+from txnlog.read.poll_wait import AutoCommit, PollWait
 from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_pattern import TopicPattern, check_metadata_age
 from txnlog.read.topic_view import TopicView

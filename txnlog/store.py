@@ -38,8 +38,8 @@ from txnlog.errors import (
 from txnlog.log.create_once import create_once
 from txnlog.log.open_logs import Logs
 from txnlog.producer import Producer
-from txnlog.read.auto_commit import AutoCommit
 from txnlog.read.isolation import ConsumerIsolationLevel, IsolationLevel, check_isolation_level
+from txnlog.read.poll_wait import AutoCommit
 from txnlog.read.topic_view import Offsets
 from txnlog.scan import Scan
 from txnlog.serializers import Serializer, Serializers
