@@ -27,7 +27,6 @@ from txnlog.errors import (
 from txnlog.log.other_copies import read_any_copy, read_one_copy
 from txnlog.log.rewriting import current_records
 from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
-from txnlog.read.in_turn import InTurn
 from txnlog.read.joined_reads import Place, join_reads
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
@@ -44,7 +43,7 @@ from txnlog.segments.reader import (
 from txnlog.segments.schema_columns import Columns
 from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.state.segment import Segment
-from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, work_ahead
+from txnlog.storage.ahead import MAX_AHEAD_BYTES, InTurn, SizedCall, work_ahead
 from txnlog.storage.base import Storage
 
 _SMALL_BYTES = 64 << 10

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from txnlog.errors import CorruptRecord
-from txnlog.read.in_turn import InTurn
+from txnlog.storage.ahead import InTurn
 
 Calls = list[Callable[[], int]]
 
