@@ -388,7 +388,7 @@ def batch() -> str:
             "a reader",
             (
                 (0, "box", "Scan.to_batches", ""),
-                (1, "box", "read/segment_ranges", "segments/reader"),
+                (1, "box", "read/stored_reader", "segments/reader"),
                 (2, "box", "read/pin", ""),
                 (3, "box", "log/topic_log", "state/topic"),
                 (4, "box", "log/settlement", ""),

@@ -38,8 +38,8 @@ from txnlog.read.consumer_reads import OUTDATED, FetchSettings, Reading, StartPo
 from txnlog.read.consumer_record import ConsumerRecord
 from txnlog.read.isolation import check_reading_on
 from txnlog.read.offset_for_time import OffsetAndTimestamp
+from txnlog.read.plan import SegmentRange
 from txnlog.read.poll_wait import AutoCommit, PollWait
-from txnlog.read.segment_ranges import SegmentRange
 from txnlog.read.topic_pattern import TopicPattern, check_metadata_age
 from txnlog.read.topic_view import TopicView
 from txnlog.serializers import Serializers

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from txnlog.kafka.transaction_tracker import OpenTransaction
     from txnlog.metric import Metric
     from txnlog.producer import BeginResult
-    from txnlog.read.sound_ranges import DamagedRecords
+    from txnlog.read.scan_reader import DamagedRecords
     from txnlog.schema import FormerName, TopicSchema
     from txnlog.segments.identity import SegmentIdentity
     from txnlog.state.group import CommittedOffset
@@ -151,7 +151,7 @@ _HOMES = {
     "kafka.transaction_tracker": ("OpenTransaction",),
     "metric": ("Metric",),
     "producer": ("BeginResult",),
-    "read.sound_ranges": ("DamagedRecords",),
+    "read.scan_reader": ("DamagedRecords",),
     "schema": ("FormerName", "TopicSchema"),
     "segments.identity": ("SegmentIdentity",),
     "state.group": ("CommittedOffset",),

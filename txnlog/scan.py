@@ -11,11 +11,10 @@ import pyarrow as pa
 
 from txnlog import display
 from txnlog.arguments import names_wrong_arguments
+from txnlog.read.plan import SegmentRange
 from txnlog.read.rows import Rows
-from txnlog.read.scanned_ranges import read_each, read_ranges
+from txnlog.read.scan_reader import DamagedRecords, read_each, read_ranges, sound_batches
 from txnlog.read.schema import ScanColumns
-from txnlog.read.segment_ranges import SegmentRange
-from txnlog.read.sound_ranges import DamagedRecords, sound_batches
 from txnlog.segments.number_arrays import numbers_of
 from txnlog.storage.base import Storage
 

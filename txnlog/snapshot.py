@@ -10,11 +10,11 @@ from txnlog.arguments import names_wrong_arguments
 from txnlog.errors import InvalidOption, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
-from txnlog.read.filtered_reads import matching_ranges
 from txnlog.read.isolation import Consistency, IsolationLevel
 from txnlog.read.latest import check_has_key
 from txnlog.read.offset_for_time import OffsetAndTimestamp, offset_for_time
 from txnlog.read.pin import ROUNDS, PinnedTopics, pin_topics
+from txnlog.read.plan import matching_ranges
 from txnlog.read.schema import scan_columns
 from txnlog.read.topic_view import Offsets, TopicView
 from txnlog.scan import Scan

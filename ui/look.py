@@ -25,10 +25,9 @@ from txnlog.errors import CorruptRecord
 from txnlog.names import TopicPartition
 from txnlog.read.conditions import keep_matching
 from txnlog.read.consumer_record import ConsumerRecord, each_record
-from txnlog.read.filtered_reads import matching_ranges
-from txnlog.read.scanned_ranges import read_each
+from txnlog.read.plan import SegmentRange, matching_ranges
+from txnlog.read.scan_reader import read_each
 from txnlog.read.schema import ScanColumns, scan_columns
-from txnlog.read.segment_ranges import SegmentRange
 from txnlog.segments.number_arrays import numbers_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from txnlog.time_limits import NoAnswer, run_within
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from txnlog.read.segment_ranges import SegmentRange
+    from txnlog.read.plan import SegmentRange
     from txnlog.storage.base import Storage
 
 _logger = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from txnlog.spark.options.columns import ColumnChoice, format_columns
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from txnlog.read.segment_ranges import SegmentRange
+    from txnlog.read.plan import SegmentRange
     from txnlog.spark.batch.pinned_read import PinnedRead
     from txnlog.spark.batch.provenance import Origin
     from txnlog.spark.options.read_options import ReadOptions

@@ -20,7 +20,7 @@ from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartiti
 from txnlog.names import TopicPartition
 from txnlog.read.isolation import check_isolation_level
 from txnlog.read.pin import PinnedTopics
-from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.plan import SegmentRange
 from txnlog.read.snapshot_token import SnapshotToken
 from txnlog.read.topic_view import EARLIEST, LATEST
 from txnlog.schema import TopicSchema

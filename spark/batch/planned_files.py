@@ -26,7 +26,7 @@ from txnlog.segments.parquet.compact_values import varint
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from txnlog.read.segment_ranges import SegmentRange
+    from txnlog.read.plan import SegmentRange
 
 _Java: TypeAlias = Any
 """What py4j hands out of the JVM."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from txnlog.read.segment_ranges import SegmentRange
+    from txnlog.read.plan import SegmentRange
     from txnlog.spark.batch.pinned_read import PinnedRead
     from txnlog.spark.options.read_options import ReadOptions
     from txnlog.storage.base import Storage

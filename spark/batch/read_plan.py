@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from txnlog.read.plan import SegmentRange
 from txnlog.read.schema import ScanColumns
-from txnlog.read.segment_ranges import SegmentRange
 from txnlog.spark.batch import provenance
 from txnlog.spark.batch.pinned_read import pin_read
 from txnlog.spark.batch.provenance import Origin

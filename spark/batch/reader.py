@@ -14,8 +14,8 @@ from txnlog.storage.base import Storage
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from txnlog.read.plan import SegmentRange
     from txnlog.read.schema import ScanColumns
-    from txnlog.read.segment_ranges import SegmentRange
     from txnlog.spark.batch.provenance import Origin
     from txnlog.spark.batch.read_plan import ReadPlan
     from txnlog.state.transaction import TransactionRef
@@ -92,10 +92,10 @@ class TaskReader(DataSourceReader):
 
     def _batches(self, ranges: Sequence[SegmentRange]) -> Iterator[pa.RecordBatch]:
         if not self._skip_damaged:
-            from txnlog.read.scanned_ranges import read_ranges
+            from txnlog.read.scan_reader import read_ranges
 
             return read_ranges(self._storage, ranges, self._columns)
-        from txnlog.read.sound_ranges import sound_batches
+        from txnlog.read.scan_reader import sound_batches
         from txnlog.spark.batch.skipped_records import reporter
 
         report = reporter(self._storage, self._origin.transaction if self._origin else None)

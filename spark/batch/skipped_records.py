@@ -15,7 +15,7 @@ import msgspec
 from txnlog.errors import TxnlogError
 from txnlog.limits import Name, Offset, PartitionNumber, Text
 from txnlog.names import STAGING, parse_skipped_note, read_note_owner, skipped_note
-from txnlog.read.sound_ranges import DamagedRecords
+from txnlog.read.scan_reader import DamagedRecords
 from txnlog.state import envelope
 from txnlog.state.transaction import TransactionRef
 from txnlog.storage.base import Storage

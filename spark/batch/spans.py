@@ -17,7 +17,7 @@ from txnlog.errors import (
 )
 from txnlog.names import TopicPartition
 from txnlog.read.offset_for_time import OffsetAndTimestamp
-from txnlog.read.sound_ranges import sound_batches
+from txnlog.read.scan_reader import sound_batches
 from txnlog.read.topic_view import EARLIEST, LATEST
 from txnlog.snapshot import Snapshot
 from txnlog.spark.options.columns import ColumnChoice

@@ -10,7 +10,7 @@ from operator import itemgetter
 from msgspec.structs import replace
 
 from txnlog.names import OWN_FILE
-from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.plan import SegmentRange
 from txnlog.spark.options.task_sizes import TaskSizes
 
 

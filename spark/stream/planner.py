@@ -24,7 +24,7 @@ from txnlog.names import TopicPartition
 from txnlog.read.changed_ranges import ChangedRanges, changed_ranges
 from txnlog.read.isolation import check_reading_on
 from txnlog.read.pin import PinnedTopics
-from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.plan import SegmentRange
 from txnlog.read.topic_view import LATEST, TopicView
 from txnlog.schema import TopicSchema
 from txnlog.segments.schema_columns import id_of

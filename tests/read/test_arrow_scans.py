@@ -23,7 +23,7 @@ from tests.support.read.filtered_stores import (
     typed_store,
 )
 from txnlog.errors import CorruptRecord
-from txnlog.read.scanned_ranges import read_each
+from txnlog.read.scan_reader import read_each
 from txnlog.storage import open_storage
 from txnlog.store import Store, attach
 from txnlog.testing import VirtualClock

@@ -15,7 +15,7 @@ from txnlog import ChangeFeed, Scan, Snapshot, Store
 from txnlog.errors import InvalidOption, OffsetOutOfRange, SnapshotExpired
 from txnlog.names import TopicPartition
 from txnlog.read import changed_rows
-from txnlog.read.scanned_ranges import read_each
+from txnlog.read.scan_reader import read_each
 from txnlog.store import attach
 from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
 

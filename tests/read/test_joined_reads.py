@@ -7,7 +7,7 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txnlog.read.joined_reads import (
+from txnlog.read.plan import (
     MOST_GAP_BYTES,
     MOST_JOINED_BYTES,
     MOST_WAITING_BYTES,

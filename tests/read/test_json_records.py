@@ -236,7 +236,7 @@ def test_a_filter_makes_the_json_of_few_records_at_a_time(
         made.append(records.num_rows)
         return original(records, schema)
 
-    monkeypatch.setattr("txnlog.read.scanned_ranges.json_values", count)
+    monkeypatch.setattr("txnlog.read.scan_reader.json_values", count)
     kept = pc.match_substring(pc.field("value"), "77,")
     scan = store.snapshot("t").scan("t", {0: 300}, {0: 700}, ["offset"], as_json=True, filter=kept)
     assert scan.to_arrow()["offset"].to_pylist() == [377, 477, 577, 677]

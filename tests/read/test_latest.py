@@ -18,7 +18,7 @@ from tests.support.admin.compacted_topics import compact
 from tests.support.tiers import more
 from txnlog.errors import CorruptRecord, InvalidOption
 from txnlog.read.latest import NewestFold, _which
-from txnlog.read.scanned_ranges import read_each
+from txnlog.read.scan_reader import read_each
 from txnlog.results import DamagedRecords
 from txnlog.scan import Scan
 from txnlog.segments import writer

@@ -15,8 +15,8 @@ from tests.support.steps import another, append, begin_with, new_store
 from txnlog.config import AutoOffsetReset
 from txnlog.errors import OffsetOutOfRange, StorageError
 from txnlog.names import TopicPartition
-from txnlog.read import joined_reads
-from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read import plan
+from txnlog.read.plan import SegmentRange
 from txnlog.read.topic_view import TopicView
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
@@ -337,7 +337,7 @@ def test_single_records_cost_no_copy_of_all_positions(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To read record by record takes as long with many partitions as with few; errors rewind."""
-    monkeypatch.setattr(joined_reads, "MOST_JOINED_BYTES", 0)
+    monkeypatch.setattr(plan, "MOST_JOINED_BYTES", 0)
     store = attach(HeapStorage(), create=True, clock=clock)
     store.topics.create("many", partitions=50)
     for _ in range(2):

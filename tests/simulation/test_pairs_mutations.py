@@ -29,7 +29,7 @@ from txnlog.read import changed_ranges, consistent_cut, latest
 from txnlog.read.consistent_cut import FirstReading
 from txnlog.read.consumer_reads import Fetcher
 from txnlog.read.pin import PinnedTopics, pin_topics
-from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.plan import SegmentRange
 from txnlog.schema import TopicSchema
 from txnlog.state import envelope
 from txnlog.state.cut import Part

@@ -15,8 +15,8 @@ from tests.support.read.keyed_worlds import World, tuples
 from tests.support.tiers import more
 from txnlog.errors import UnknownTopicOrPartition
 from txnlog.names import TopicPartition
-from txnlog.read.scanned_ranges import read_ranges
-from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.plan import SegmentRange
+from txnlog.read.scan_reader import read_ranges
 from txnlog.spark import transaction
 from txnlog.spark.batch.pinned_read import PinnedRead, pin_read
 from txnlog.spark.batch.read_frame import pin_options

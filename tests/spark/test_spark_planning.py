@@ -15,7 +15,7 @@ from txnlog import Store, TopicPartition
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.names import OWN_FILE
-from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.plan import SegmentRange
 from txnlog.spark.batch.pinned_read import clip, fair_shares, pin_read, spans_of
 from txnlog.spark.batch.tasks import group_ranges
 from txnlog.spark.options.read_options import parse_read

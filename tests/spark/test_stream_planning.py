@@ -25,7 +25,7 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
-from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.plan import SegmentRange
 from txnlog.spark.options.stream_options import MicroBatchLimits, parse_stream
 from txnlog.spark.stream.offsets import StreamOffset, proportional_shares
 from txnlog.spark.stream.planner import StreamPlanner

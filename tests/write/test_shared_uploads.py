@@ -20,7 +20,7 @@ from txnlog.log import manifests, topic_log
 from txnlog.log.manifest_table import ManifestTable
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import OWN_FILE, SegmentRef
-from txnlog.read import joined_reads
+from txnlog.read import plan
 from txnlog.replication import Follower
 from txnlog.segments.inspect.dump import is_shared
 from txnlog.segments.records import normalize
@@ -404,7 +404,7 @@ def test_not_more_than_a_megabyte_is_read_together(
     """A file that somebody has made larger is read in pieces."""
     send_to_each(store, b"x")
     size_bytes = store.topics.segments("t")[0].size_bytes
-    monkeypatch.setattr(joined_reads, "MOST_JOINED_BYTES", 2 * size_bytes)
+    monkeypatch.setattr(plan, "MOST_JOINED_BYTES", 2 * size_bytes)
     counting = CountingStorage(store.storage)
     assert len(values(another(store, counting))) == PARTITIONS
     assert counting.take()["get_range"] == PARTITIONS // 2
@@ -426,7 +426,7 @@ def test_a_file_is_read_once_for_all_partitions(
     assert scan.to_arrow()["value"].to_pylist() == expected
     assert counting.take() == {"get_range": commits}
     size_bytes = sum(part.segment.stored.size_bytes for part in scan.ranges)
-    monkeypatch.setattr(joined_reads, "MOST_WAITING_BYTES", size_bytes // 2 + 1)
+    monkeypatch.setattr(plan, "MOST_WAITING_BYTES", size_bytes // 2 + 1)
     assert scan.to_arrow()["value"].to_pylist() == expected
     assert counting.take() == {"get_range": 2 * commits}
 

@@ -27,7 +27,8 @@ from txnlog.limits import NEVER_MS
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec
 from txnlog.read.pin import pin_topics
-from txnlog.read.segment_ranges import SegmentRange, read_stored
+from txnlog.read.plan import SegmentRange
+from txnlog.read.stored_reader import read_stored
 from txnlog.read.topic_view import TopicView
 from txnlog.segments.reader import SegmentBatch
 from txnlog.state.segment import Segment

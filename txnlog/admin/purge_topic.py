@@ -34,7 +34,8 @@ from txnlog.log.uploads import TopicSpec
 from txnlog.names import OWN_FILE, TABLES, FileKey, SegmentRef, day_of_tables, table_folder
 from txnlog.read.latest import look_up
 from txnlog.read.pin import pin_topics
-from txnlog.read.segment_ranges import SegmentRange, read_stored
+from txnlog.read.plan import SegmentRange
+from txnlog.read.stored_reader import read_stored
 from txnlog.read.topic_view import TopicView
 from txnlog.schema import TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat

@@ -27,7 +27,8 @@ from txnlog.kafka.transaction_tracker import TransactionTracker
 from txnlog.log.open_logs import Logs
 from txnlog.read.json_records import as_keys_and_values, json_pieces
 from txnlog.read.pin import pin_topics
-from txnlog.read.segment_ranges import SegmentRange, load_transaction_index, read_batches
+from txnlog.read.plan import SegmentRange
+from txnlog.read.stored_reader import load_transaction_index, read_batches
 from txnlog.read.topic_view import TopicView
 from txnlog.segments.batch_header import (
     MAGIC_KAFKA,

@@ -30,7 +30,8 @@ from txnlog.kafka.transaction_tracker import OpenTransaction, TransactionTracker
 from txnlog.limits import MOST_OFFSETS
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
-from txnlog.read.segment_ranges import SegmentRange, load_transaction_index
+from txnlog.read.plan import SegmentRange
+from txnlog.read.stored_reader import load_transaction_index
 from txnlog.segments.batches import MAX_HEADER_BYTES, DecodedBatch, decode_header
 from txnlog.segments.identity import NO_CRC
 from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES, IndexBuilder

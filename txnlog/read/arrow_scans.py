@@ -17,9 +17,9 @@ from pyarrow import dataset, types
 
 from txnlog.columns.layouts import file_layout
 from txnlog.names import schema_version
+from txnlog.read.plan import SegmentRange
 from txnlog.read.schema import ScanColumns
 from txnlog.read.segment_files import segment_files
-from txnlog.read.segment_ranges import SegmentRange
 from txnlog.segments.parquet.open_segment import WHOLE_BYTES
 from txnlog.storage.base import Storage
 

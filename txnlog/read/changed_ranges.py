@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from txnlog.errors import SnapshotExpired
-from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.plan import SegmentRange
 from txnlog.read.snapshot_token import SnapshotToken
 from txnlog.read.time_travel import added_since, pinned_offsets
 from txnlog.read.topic_view import PartitionView, PlacedSegments, TopicView

@@ -31,9 +31,9 @@ from txnlog.errors import (
 from txnlog.metric import Meter
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import RECORD_COLUMNS, ConsumerRecord, each_record
+from txnlog.read.plan import SegmentRange
+from txnlog.read.scan_reader import DamagedRecords, read_sound
 from txnlog.read.schema import TYPED_METADATA, ScanColumns, scan_columns
-from txnlog.read.segment_ranges import SegmentRange
-from txnlog.read.sound_ranges import DamagedRecords, read_sound
 from txnlog.read.topic_view import TopicView
 from txnlog.schema import DELETED, PARTITION, TOPIC, TopicSchema
 from txnlog.serializers import Serializers
@@ -207,7 +207,7 @@ class Reading:
     def take_records(self, limit: int) -> list[ConsumerRecord]:
         """The next records, at most this many; fewer only if there are no more.
 
-        Raises what :func:`txnlog.read.scanned_ranges.read_ranges` does, and drops everything.
+        Raises what :func:`txnlog.read.scan_reader.read_ranges` does, and drops everything.
         """
         found: list[ConsumerRecord] = []
         while len(found) < limit:
@@ -395,7 +395,7 @@ class Fetcher:
     def next(self) -> Fetched | None:
         """The next batch, or the end of a range; None if all is read.
 
-        Raises what :func:`txnlog.read.scanned_ranges.read_ranges` does; CorruptRecord when all that
+        Raises what :func:`txnlog.read.scan_reader.read_ranges` does; CorruptRecord when all that
         is sound was returned, with its partition and offsets.
         """
         return next(self._reads, None) if self._reads is not None else None

@@ -28,11 +28,9 @@ from pyarrow import types
 
 from txnlog.columns.keys import encode_keys, home_of
 from txnlog.errors import InvalidOption
-from txnlog.read.filtered_reads import matching_ranges
-from txnlog.read.scanned_ranges import read_each
+from txnlog.read.plan import SegmentRange, matching_ranges
+from txnlog.read.scan_reader import DamagedRecords, Report, read_each, read_sound
 from txnlog.read.schema import ScanColumns
-from txnlog.read.segment_ranges import SegmentRange
-from txnlog.read.sound_ranges import DamagedRecords, Report, read_sound
 from txnlog.schema import DELETED
 from txnlog.segments.number_arrays import arrow_of, numbers_of, numbers_of_column
 from txnlog.segments.reader import SegmentBatch

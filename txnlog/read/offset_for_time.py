@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from txnlog.config import check_whole_number
 from txnlog.errors import InvalidOption
-from txnlog.read.segment_ranges import SegmentRange, first_at_or_after
+from txnlog.read.plan import SegmentRange
+from txnlog.read.stored_reader import first_at_or_after
 from txnlog.read.topic_view import TopicView
 from txnlog.storage.base import Storage
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from txnlog.config import TopicConfig
 from txnlog.log.manifest_table import ManifestTable
 from txnlog.names import OWN_FILE, PARQUET_ENDING
-from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.plan import SegmentRange
 from txnlog.read.topic_view import TopicView
 from txnlog.segments.number_arrays import arrow_of, numbers_of, text_array
 from txnlog.state.segment import Segment

@@ -13,7 +13,7 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
 from txnlog.errors import CorruptRecord
-from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.plan import SegmentRange
 from txnlog.segments.parquet.footer import check_footer, check_numbers
 from txnlog.segments.parquet.renamed_columns import rename_columns
 from txnlog.storage.base import Storage

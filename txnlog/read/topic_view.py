@@ -16,7 +16,7 @@ from txnlog.errors import (
 from txnlog.log.manifests import Manifests
 from txnlog.log.placed_records import PartitionHead, PlacedRecords, find_records, ignored_rewrites
 from txnlog.names import SegmentRef, TopicPartition
-from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.plan import SegmentRange
 from txnlog.schema import TopicSchema
 from txnlog.state.manifest import Settled
 from txnlog.state.segment import Segment

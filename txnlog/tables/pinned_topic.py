@@ -13,7 +13,7 @@ from txnlog.config import TopicConfig
 from txnlog.errors import InvalidOption
 from txnlog.log.open_logs import Logs
 from txnlog.read.pin import pin_topics
-from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.plan import SegmentRange
 from txnlog.read.topic_view import TopicView
 from txnlog.schema import TopicSchema
 from txnlog.tables.columns import table_columns

@@ -32,7 +32,7 @@ from txnlog.errors import CommitStateUnknown, ConcurrentTransactions, StorageErr
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.read.isolation import check_isolation_level
-from txnlog.read.scanned_ranges import read_ranges
+from txnlog.read.scan_reader import read_ranges
 from txnlog.read.schema import ScanColumns
 from txnlog.snapshot import Snapshot
 

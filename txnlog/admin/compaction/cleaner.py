@@ -26,7 +26,8 @@ from txnlog.columns.key_parts import Mask
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptRecord
 from txnlog.log.uploads import TopicSpec
-from txnlog.read.segment_ranges import SegmentRange, read_stored
+from txnlog.read.plan import SegmentRange
+from txnlog.read.stored_reader import read_stored
 from txnlog.segments.reader import SegmentBatch
 from txnlog.segments.records import Int64Array
 from txnlog.storage.base import Storage

@@ -25,7 +25,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.rewriting import TombstoneStay
 from txnlog.log.uploads import TopicSpec
 from txnlog.read.pin import pin_topics
-from txnlog.read.segment_ranges import SegmentRange
+from txnlog.read.plan import SegmentRange
 from txnlog.read.topic_view import PlacedSegments, TopicView
 from txnlog.state.segment import Segment
 from txnlog.storage.base import Storage

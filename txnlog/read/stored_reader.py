@@ -1,7 +1,4 @@
-"""Ranges of pinned segments, read as Arrow record batches.
-
-A range is plain data: it can be pickled and read anywhere, which is what Spark's tasks do.
-"""
+"""Reads ranges of segments as they are stored: requests together, copies where one is damaged."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import crc32c
-import msgspec
 
 from txnlog.errors import (
     CorruptRecord,
@@ -26,8 +22,8 @@ from txnlog.errors import (
 )
 from txnlog.log.other_copies import read_any_copy, read_one_copy
 from txnlog.log.rewriting import current_records
-from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef, TopicPartition
-from txnlog.read.joined_reads import Place, join_reads
+from txnlog.names import OWN_FILE, TopicPartition
+from txnlog.read.plan import Place, SegmentRange, join_reads
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.segments.parquet.chosen_rows import RowChoice
@@ -41,117 +37,11 @@ from txnlog.segments.reader import (
     row_group_batches,
 )
 from txnlog.segments.schema_columns import Columns
-from txnlog.segments.segment_file import ReadRange, SegmentFile
-from txnlog.state.segment import Segment
-from txnlog.storage.ahead import MAX_AHEAD_BYTES, InTurn, SizedCall, work_ahead
+from txnlog.storage.ahead import MAX_AHEAD_BYTES, InTurn, SizedCall
 from txnlog.storage.base import Storage
 
 _SMALL_BYTES = 64 << 10
 """Reads up to this size may be combined: see ``Storage.small_reads_at_once``."""
-
-
-class SegmentRange(msgspec.Struct, frozen=True, gc=False):
-    """The offsets [start_offset, stop_offset) of one partition, all in one segment.
-
-    A struct, because a plan may have a million of them.
-    """
-
-    topic: str
-    partition: int
-    segment: Segment
-    start_offset: int
-    stop_offset: int
-    log_append_time: bool = False
-    topic_id: str = ""
-    hides_aborted: bool = False
-
-    @property
-    def paths(self) -> SegmentPaths:
-        """The files of the segment."""
-        return self._ref.paths
-
-    @property
-    def has_own_file(self) -> bool:
-        """Whether the segment is a Parquet file of its own, of which this may be a part."""
-        stored = self.segment.stored
-        return self.paths.is_parquet and stored.position == OWN_FILE and stored.kafka is None
-
-    @property
-    def is_indexed(self) -> bool:
-        """Whether an offset index and a time index lie beside the segment."""
-        stored = self.segment.stored
-        return self._ref.is_indexed(stored.batch_count, stored.size_bytes)
-
-    @property
-    def _ref(self) -> SegmentRef:
-        segment = self.segment
-        return SegmentRef(self.topic, self.partition, segment.stored.name, segment.stored.position)
-
-    def read_bytes(self, storage: Storage, start: int, stop: int) -> bytes:
-        """Bytes [start, stop) of the segment. Raises ObjectNotFound."""
-        ref = self._ref
-        return storage.get_range(ref.paths.log, ref.start + start, ref.start + stop)
-
-    def place(self, size_bytes: int) -> tuple[str, int, int]:
-        """The location of the segment's first ``size_bytes``: name, start and stop."""
-        ref = self._ref
-        return ref.paths.log, ref.start, ref.start + size_bytes
-
-    def open(
-        self,
-        storage: Storage,
-        read: ReadRange | None = None,
-        ahead_bytes: int = MAX_AHEAD_BYTES,
-    ) -> SegmentFile:
-        """The segment's file, as its log entry describes it. Requests nothing yet.
-
-        ``read`` gets its bytes, instead of the storage.
-        """
-        segment = self.segment
-        return SegmentFile(
-            read or partial(self.read_bytes, storage),
-            segment.stored.size_bytes,
-            self._ref.label,
-            base_offset=segment.base_offset - segment.offset_shift,
-            identity=segment.identity,
-            is_parquet=self.paths.is_parquet,
-            read_ahead=partial(self._read_ahead, storage, ahead_bytes),
-            work_ahead=work_ahead,
-        )
-
-    def _read_ahead(
-        self, storage: Storage, ahead_bytes: int, pieces: Iterable[range]
-    ) -> Generator[bytes]:
-        calls = (
-            (len(piece), partial(self.read_bytes, storage, piece.start, piece.stop))
-            for piece in pieces
-        )
-        return storage.run_ahead(calls, ahead_bytes)
-
-    @property
-    def record_count(self) -> int:
-        """The largest number of records in it: all offsets, unless there are gaps."""
-        return self.stop_offset - self.start_offset
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is all of its segment."""
-        segment = self.segment
-        return (segment.base_offset, segment.end_offset) == (self.start_offset, self.stop_offset)
-
-    @property
-    def exact_count(self) -> int | None:
-        """How many records it holds; None if it must be read to find out."""
-        stored = self.segment.stored
-        if self.is_whole and stored.kafka is None:
-            return stored.record_count
-        return self.record_count if stored.is_dense else None
-
-    @property
-    def size_bytes(self) -> int:
-        """The range's approximate size in bytes."""
-        offsets = self.segment.end_offset - self.segment.base_offset
-        return self.segment.stored.size_bytes * self.record_count // max(offsets, 1)
 
 
 def read_batches(storage: Storage, part: SegmentRange, columns: Columns) -> Iterator[SegmentBatch]:
