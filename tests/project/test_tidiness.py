@@ -194,8 +194,8 @@ def test_local_storage_opens_no_name_itself() -> None:
     assert called.isdisjoint({*OPENING, *OPENING_PATHS})
     by_arrow = re.compile(r"memory_map\(|OSFile\(|LocalFileSystem\(\)")
     opened = [where for where, module in found.items() if by_arrow.search(module.path.read_text())]
-    # The first one opens nothing, the other one descriptors.
-    assert opened == ["txnlog/read/row_filter.py", "txnlog/read/segment_files.py"]
+    # The first one opens descriptors, the other one nothing.
+    assert opened == ["txnlog/read/arrow_scans.py", "txnlog/read/row_filter.py"]
 
 
 def test_names_of_segment_files_are_made_in_one_place() -> None:

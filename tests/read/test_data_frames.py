@@ -14,7 +14,7 @@ from pyarrow import dataset
 import txnlog
 from txnlog import Scan
 from txnlog.errors import InvalidOption
-from txnlog.read.segment_files import _Segments
+from txnlog.read.arrow_scans import _Segments
 
 
 @pytest.fixture
