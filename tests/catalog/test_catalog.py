@@ -16,12 +16,12 @@ from tests.catalog.served import Served, served
 from tests.tables.published import SCHEMA, commit_some_of, rows
 from txnlog import TopicPartition
 from txnlog.log import manifests, topic_log
-from txnlog.read.range_table import RangeTable
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.tables import fresh_pieces
 from txnlog.tables.pinned_topic import PinnedTopic
+from txnlog.tables.plain_entries import RangeTable
 from txnlog.testing import VirtualClock
 
 DAY_MS = 86_400_000

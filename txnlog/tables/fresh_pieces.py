@@ -22,7 +22,6 @@ from txnlog.columns.layouts import file_layout
 from txnlog.log.open_logs import Logs
 from txnlog.names import PARQUET_ENDING, schema_version
 from txnlog.read.plan import SegmentRange
-from txnlog.read.range_table import Flags, Ints, RangeTable
 from txnlog.read.scan_reader import read_ranges
 from txnlog.read.schema import ScanColumns
 from txnlog.schema import OFFSET
@@ -49,7 +48,7 @@ from txnlog.tables.iceberg_manifests import (
 )
 from txnlog.tables.latest_view import first_row_id, numbers_rows
 from txnlog.tables.pinned_topic import PinnedTopic
-from txnlog.tables.plain_entries import PlainEntries
+from txnlog.tables.plain_entries import Flags, Ints, PlainEntries, RangeTable
 from txnlog.tables.statistics import ColumnStatistics
 from txnlog.tables.table_files import TableFile, copy_files, describe_file, key_of
 
