@@ -16,7 +16,7 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
     UploadExpired,
 )
-from txnlog.log.append_batching import BatchedAppend
+from txnlog.log.append_batching import BatchedAppend, Proposals
 from txnlog.log.folded_names import check_case
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE, KeptApart, Manifests
 from txnlog.log.pending_append import PendingAppend
@@ -26,7 +26,6 @@ from txnlog.log.placed_records import (
     count_bytes,
     find_records,
 )
-from txnlog.log.proposals import Proposals
 from txnlog.log.retired_segments import UploadCheck, check_history
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import CHECKPOINT_INTERVAL, DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
