@@ -10,8 +10,8 @@ from tests.support.storage.disturbed_storages import HookedStorage
 from txnlog import names
 from txnlog.admin.vacuum import Ages, _vacuum_manifests, vacuum_topic
 from txnlog.errors import OffsetOutOfRange, StorageError
+from txnlog.log.pending_append import settled_producer
 from txnlog.log.placed_records import PartitionHead, find_records
-from txnlog.log.producers_in_manifests import settled_producer
 from txnlog.log.uploads import IdempotentWriter
 from txnlog.names import TopicPartition
 from txnlog.state.manifest import ManifestList
