@@ -34,7 +34,7 @@ from txnlog.errors import (
 from txnlog.groups.heartbeats import Observer, put_heartbeat
 from txnlog.groups.member import Member
 from txnlog.groups.rebalance import ConsumerRebalanceListener, _HeartbeatThread
-from txnlog.log.dead_members import find_dead_members
+from txnlog.log.group_log import find_dead_members
 from txnlog.names import Heartbeat, TopicPartition, group_members
 from txnlog.state.group import OffsetCommit
 from txnlog.storage.counting import CountingStorage

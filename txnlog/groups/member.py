@@ -39,7 +39,7 @@ from txnlog.groups.join_and_leave import (
     find_requests,
 )
 from txnlog.limits import MOST_TIMEOUT_MS
-from txnlog.log import dead_members
+from txnlog.log.group_log import SILENCE_REASON
 from txnlog.log.open_logs import Logs
 from txnlog.names import Heartbeat, TopicPartition, check_text
 from txnlog.state.group import GroupState
@@ -521,7 +521,7 @@ class Member:
         if silent_s * 1000 > member.session_timeout_ms:
             return Silence(member.member_id, number, "session.timeout.ms")
         if member.member_id in newest and self._is_long_dead(newest[member.member_id], held):
-            return Silence(member.member_id, number, dead_members.REASON)
+            return Silence(member.member_id, number, SILENCE_REASON)
         if self._observer.holds_for(member.member_id) * 1000 > member.rebalance_timeout_ms:
             return Silence(member.member_id, number, "rebalance.timeout.ms")
         return None
