@@ -17,7 +17,7 @@ from tests.support.runtime.held_sizes import held_sizes
 from tests.support.steps import another, append
 from txnlog.clock import Signal
 from txnlog.consumer import Consumer
-from txnlog.log import arrivals, manifests, recent, settlement, state_log
+from txnlog.log import manifests, open_logs, recent, settlement, state_log
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.results import MaintenanceFailure
@@ -250,10 +250,10 @@ def test_checkpoints_of_others_are_not_all_remembered(
 
 def test_stores_that_are_gone_have_no_listeners() -> None:
     """A server may open any number of stores, one after the other."""
-    before = {*arrivals._WAITING}
+    before = {*open_logs._WAITING}
     for number in range(10):
-        arrivals.listen(f"memory://gone-{number}", Signal())
-    assert len(arrivals._WAITING.keys() - before) == 1
+        open_logs.listen(f"memory://gone-{number}", Signal())
+    assert len(open_logs._WAITING.keys() - before) == 1
 
 
 def test_members_that_have_left_are_not_remembered(store: Store, clock: VirtualClock) -> None:

@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from txnlog import names
-from txnlog.clock import Clock
+from txnlog.clock import Clock, Signal
 from txnlog.config import StoreConfig
 from txnlog.errors import InvalidGroupId, InvalidTopic
 from txnlog.log import chapters
-from txnlog.log.arrivals import announce
 from txnlog.log.chapters import FreeingRule
 from txnlog.log.folded_names import check_case
 from txnlog.log.group_log import GroupLog
@@ -31,6 +31,7 @@ from txnlog.log.transaction_log import TransactionLog
 from txnlog.log.uploads import TopicSpec
 from txnlog.names import TopicPartition
 from txnlog.storage.base import Storage
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 
 SKEW_MS = 60_000
 """How wrong the times of one transaction's entries may be without harm to a cut."""
@@ -229,3 +230,27 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+# -- writers wake readers that wait in the same process ------------------------------------------
+# Only a hint that saves waiting: readers also look by themselves, and so find what others write.
+
+_LOCK = ForkSafeLock()
+_WAITING: defaultdict[str, weakref.WeakSet[Signal]] = defaultdict(weakref.WeakSet)
+"""By the store's URL, without credentials. Two stores of one URL may wake each other needlessly."""
+
+
+def listen(url: str, event: Signal) -> None:
+    """Set this event whenever a writer of this process has appended to a topic of the store."""
+    with _LOCK.mutex:
+        for left in [known for known, waiting in _WAITING.items() if not waiting]:
+            del _WAITING[left]
+        _WAITING[url].add(event)
+
+
+def announce(url: str) -> None:
+    """Something was appended to a topic of this store, or has been decided there."""
+    with _LOCK.mutex:
+        waiting: Iterable[Signal] = list(_WAITING.get(url, ()))
+    for event in waiting:
+        event.set()

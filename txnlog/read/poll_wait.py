@@ -14,7 +14,7 @@ from typing import Final, TypeAlias, TypeVar
 from txnlog.clock import Clock, Signal
 from txnlog.config import check_whole_number
 from txnlog.errors import CommitFailed, InvalidOption, TxnlogError, Wakeup
-from txnlog.log.arrivals import listen
+from txnlog.log.open_logs import listen
 from txnlog.names import TopicPartition
 
 T = TypeVar("T")
