@@ -3,7 +3,7 @@
 A member that is alone puts its entry, and is done. One that loses the number to another that does
 the same leaves a request beside the group's heartbeats, and looks again; of those that wait, the
 one whose request comes first puts the next entry, for itself and all whose requests it has read. No
-member depends on another: see :class:`txnlog.log.turns.Turns`. Nor does anything depend on a
+member depends on another: see :class:`txnlog.log.sequence_log.Turns`. Nor does anything depend on a
 request: it may be lost, or deleted at any time, since its writer can do without. So failures with
 requests are only logged.
 
@@ -31,8 +31,8 @@ from txnlog.errors import (
     UnsupportedVersion,
 )
 from txnlog.log.group_log import GroupLog
+from txnlog.log.sequence_log import Turns
 from txnlog.log.state_log import DELIVERY_TIMEOUT_MS
-from txnlog.log.turns import Turns
 from txnlog.names import JoinRequest
 from txnlog.state import envelope
 from txnlog.state.group import GroupState

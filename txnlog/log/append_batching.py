@@ -27,8 +27,8 @@ from txnlog.errors import (
     UnsupportedVersion,
 )
 from txnlog.log.retired_segments import RECHECK_AFTER_MS, UploadCheck
+from txnlog.log.sequence_log import Turns
 from txnlog.log.state_log import StateLog
-from txnlog.log.turns import Turns
 from txnlog.names import SegmentRef
 from txnlog.state import envelope
 from txnlog.state.proposal import (

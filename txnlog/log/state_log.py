@@ -23,8 +23,7 @@ from txnlog.errors import (
     TxnlogError,
 )
 from txnlog.log.chapters import FreeingRule, chapter_of
-from txnlog.log.sequence_log import Listing, SequenceLog
-from txnlog.log.turns import Turns
+from txnlog.log.sequence_log import Listing, SequenceLog, Turns
 from txnlog.names import LogFile
 from txnlog.state import envelope
 from txnlog.state.folded_state import FoldedState, Unsettled, apply_file, unbundled
