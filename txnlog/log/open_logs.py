@@ -21,7 +21,6 @@ from txnlog.config import StoreConfig
 from txnlog.errors import InvalidGroupId, InvalidTopic
 from txnlog.log import chapters
 from txnlog.log.chapters import FreeingRule
-from txnlog.log.folded_names import check_case
 from txnlog.log.group_log import GroupLog
 from txnlog.log.recent import Recent
 from txnlog.log.settlement import Settlement
@@ -31,6 +30,7 @@ from txnlog.log.transaction_log import TransactionLog
 from txnlog.log.uploads import TopicSpec
 from txnlog.names import TopicPartition
 from txnlog.storage.base import Storage
+from txnlog.storage.case_folding import check_case
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 
 SKEW_MS = 60_000

@@ -17,7 +17,6 @@ from txnlog.errors import (
     UploadExpired,
 )
 from txnlog.log.append_batching import BatchedAppend, Proposals
-from txnlog.log.folded_names import check_case
 from txnlog.log.manifests import KEPT_ENTRIES, SETTLED_AT_ONCE, KeptApart, Manifests
 from txnlog.log.pending_append import PendingAppend
 from txnlog.log.placed_records import (
@@ -45,6 +44,7 @@ from txnlog.state.topic_entries import (
 )
 from txnlog.state.transaction import Outcome, TransactionKey, TransactionRef
 from txnlog.storage.base import Storage
+from txnlog.storage.case_folding import check_case
 
 ADOPT_AFTER = 512
 """With this many appends in memory, a process that only reads adopts a newer manifest list."""

@@ -25,7 +25,6 @@ from txnlog.errors import (
 )
 from txnlog.limits import TimeMs
 from txnlog.log.chapters import FreeingRule
-from txnlog.log.folded_names import check_case
 from txnlog.log.named_folders import list_transactional_ids
 from txnlog.log.recent import Recent
 from txnlog.log.sequence_log import SequenceLog
@@ -38,6 +37,7 @@ from txnlog.state.transaction import (
     may_follow,
 )
 from txnlog.storage.base import Storage, lasts
+from txnlog.storage.case_folding import check_case
 
 _KEPT_ENTRIES = 64
 """How many of the newest entries of an id's log stay, whatever their age."""
