@@ -9,10 +9,9 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Collection, Mapping
-from urllib.parse import urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
-from txnlog.errors import StorageError
-from txnlog.storage.urls import split_url
+from txnlog.errors import InvalidOption, StorageError
 from txnlog.storage.whole import TooLarge
 
 _HINTS = {
@@ -128,3 +127,25 @@ def secrets_of(options: Mapping[str, object]) -> frozenset[str]:
         ):
             found.add(value)
     return frozenset(found)
+
+
+def split_url(url: str, what: str = "the URL of a storage") -> SplitResult:
+    """The parts of a URL.
+
+    Raises InvalidOption, which does not show it, since it may hold a password: no host can be told.
+    """
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise InvalidOption(
+            f"{what} is malformed: its host has a bracket without the other, or a character that "
+            "is not allowed"
+        ) from None
+
+
+def port_of(parts: SplitResult, what: str = "the URL of a storage") -> int | None:
+    """The port in a URL, if there is one. Raises InvalidOption: it is none."""
+    try:
+        return parts.port
+    except ValueError:
+        raise InvalidOption(f"{what}: the port must be a number up to 65535") from None

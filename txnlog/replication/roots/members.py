@@ -23,10 +23,10 @@ from txnlog.state import envelope
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage, Upload
+from txnlog.storage.failure_messages import split_url
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.storage.reach import Reach
 from txnlog.storage.server_storage import ServerStorage
-from txnlog.storage.urls import split_url
 
 
 class OwnerMark(msgspec.Struct, frozen=True, tag_field="kind", tag="replica"):

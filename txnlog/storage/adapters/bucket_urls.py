@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txnlog.errors import InvalidOption
 from txnlog.storage.base import check_name
-from txnlog.storage.urls import port_of, split_url
+from txnlog.storage.failure_messages import port_of, split_url
 
 
 def bucket_path(url: str, service: str) -> str:

@@ -20,9 +20,8 @@ from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.storage.adapters.connected import ConnectedStorage
 from txnlog.storage.base import Upload, check_name, lasts, may_be_listed
 from txnlog.storage.buffered_uploads import SpooledUpload
-from txnlog.storage.failure_messages import failure
+from txnlog.storage.failure_messages import failure, port_of, split_url
 from txnlog.storage.spool import Spool
-from txnlog.storage.urls import port_of, split_url
 
 T = TypeVar("T")
 

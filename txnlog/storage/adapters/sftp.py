@@ -24,10 +24,9 @@ from txnlog.storage.adapters.connected import ConnectedStorage
 from txnlog.storage.base import Storage, Upload, check_name, may_be_listed
 from txnlog.storage.buffered_uploads import SpooledUpload
 from txnlog.storage.case_folding import CaseFolding
-from txnlog.storage.failure_messages import failure, secrets_of
+from txnlog.storage.failure_messages import failure, port_of, secrets_of, split_url
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.spool import Spool
-from txnlog.storage.urls import port_of, split_url
 
 if TYPE_CHECKING:
     from txnlog.storage.adapters.sftp_client import SftpClient

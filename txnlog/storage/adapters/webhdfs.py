@@ -14,8 +14,8 @@ from functools import partial
 from txnlog.errors import InvalidOption
 from txnlog.storage.adapters.hdfs import HdfsClient, HdfsStorage, check_url
 from txnlog.storage.base import Storage
+from txnlog.storage.failure_messages import port_of, split_url
 from txnlog.storage.option_types import parse_options
-from txnlog.storage.urls import port_of, split_url
 
 _OPTIONS = frozenset(
     {
