@@ -8,9 +8,9 @@ from pathlib import Path
 
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import LogFile
-from txnlog.state import envelope
 from txnlog.state.segment import SegmentEntry, StoredSegment
 from txnlog.state.topic_entries import Append
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 from txnlog.store import attach
 from txnlog.testing import HeapStorage

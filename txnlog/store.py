@@ -35,7 +35,6 @@ from txnlog.errors import (
     StoreExists,
     StoreNotFound,
 )
-from txnlog.log.create_once import create_once
 from txnlog.log.open_logs import Logs
 from txnlog.producer import Producer
 from txnlog.read.isolation import ConsumerIsolationLevel, IsolationLevel, check_isolation_level
@@ -44,10 +43,10 @@ from txnlog.read.topic_view import Offsets
 from txnlog.scan import Scan
 from txnlog.serializers import Serializer, Serializers
 from txnlog.snapshot import Snapshot, take_changes, take_feed, take_snapshot
-from txnlog.state import envelope
 from txnlog.state.store import DECODER, StoreFile
-from txnlog.storage import check_location, open_storage
+from txnlog.storage import check_location, envelope, open_storage
 from txnlog.storage.base import Storage
+from txnlog.storage.create_once import create_once
 from txnlog.storage.logged import logged
 from txnlog.storage.probe import probe
 from txnlog.storage.reach import own_options

@@ -31,8 +31,8 @@ from txnlog.limits import MOST_MARK_BYTES, Name, TimeMs
 from txnlog.names import STAGING, parse_read_note, read_note, read_note_owner
 from txnlog.spark.batch import skipped_records
 from txnlog.spark.options.option_names import ORIGIN
-from txnlog.state import envelope
 from txnlog.state.transaction import Status, TransactionRef, TransactionState
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 from txnlog.store import Store
 from txnlog.write.coordinator import Coordinator

@@ -16,8 +16,8 @@ from txnlog.errors import TxnlogError
 from txnlog.limits import Name, Offset, PartitionNumber, Text
 from txnlog.names import STAGING, parse_skipped_note, read_note_owner, skipped_note
 from txnlog.read.scan_reader import DamagedRecords
-from txnlog.state import envelope
 from txnlog.state.transaction import TransactionRef
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 
 _logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import msgspec
 from txnlog.limits import AnyNumber, Name
 from txnlog.log.uploads import UploadedSegment
 from txnlog.spark.batch.commit import SegmentsByTopic
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 
 

@@ -17,8 +17,8 @@ from txnlog import names
 from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.spark.options.option_names import STORAGE_PREFIX, TYPED_STORAGE
 from txnlog.spark.options.option_values import OptionValues
-from txnlog.state import envelope
 from txnlog.state.store import DECODER
+from txnlog.storage import envelope
 from txnlog.storage.base import Address
 from txnlog.store import Store, open_store
 

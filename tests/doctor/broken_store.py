@@ -10,11 +10,12 @@ import msgspec
 from txnlog import names
 from txnlog.doctor.findings import Finding
 from txnlog.names import LogFile, TopicPartition
-from txnlog.state import envelope, topic_entries
+from txnlog.state import topic_entries
 from txnlog.state.group import OffsetCommit, OffsetsCommitted
 from txnlog.state.segment import StoredSegment
 from txnlog.state.topic_entries import Append
 from txnlog.state.transaction import DECODER, TransactionState
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 from txnlog.store import attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock

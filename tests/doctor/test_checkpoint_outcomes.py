@@ -18,10 +18,10 @@ from tests.doctor.broken_store import (
     violated_rules,
 )
 from txnlog.names import LogFile, TopicPartition
-from txnlog.state import envelope
 from txnlog.state import group as group_state
 from txnlog.state.group import GroupState, OffsetsCommitted
 from txnlog.state.transaction import Marker, Outcome, TransactionRef
+from txnlog.storage import envelope
 from txnlog.store import attach
 from txnlog.testing import VirtualClock
 

@@ -20,7 +20,6 @@ from tests.doctor.broken_store import (
 from txnlog.columns.checks import make_schema
 from txnlog.log.chapters import CHAPTER, Chapters, ClosingMark
 from txnlog.names import LogFile, TopicPartition
-from txnlog.state import envelope
 from txnlog.state import topic as topic_state
 from txnlog.state.membership import (
     Committer,
@@ -33,6 +32,7 @@ from txnlog.state.membership import (
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Altered, Trimmed
 from txnlog.state.transaction import EntryRef, Marker, Outcome, Status
+from txnlog.storage import envelope
 from txnlog.store import attach
 from txnlog.testing import VirtualClock
 

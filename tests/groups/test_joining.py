@@ -15,7 +15,6 @@ from txnlog.groups.join_and_leave import JoinGroup
 from txnlog.groups.member import Member
 from txnlog.log.group_log import GroupLog
 from txnlog.names import JoinRequest
-from txnlog.state import envelope
 from txnlog.state.group import GroupState, OffsetCommit
 from txnlog.state.membership import (
     MOST_BEHIND,
@@ -26,6 +25,7 @@ from txnlog.state.membership import (
     MembersJoined,
     MembersLeft,
 )
+from txnlog.storage import envelope
 from txnlog.storage.counting import CountingStorage
 from txnlog.testing import Fault, FaultyStorage, Process, Simulation
 

@@ -16,7 +16,8 @@ from crc32c import crc32c
 
 from txnlog.errors import TxnlogError
 from txnlog.read.snapshot_token import SnapshotToken
-from txnlog.state import envelope, topic, topic_entries
+from txnlog.state import topic, topic_entries
+from txnlog.storage import envelope
 
 MOST_BYTES = 2 << 30
 

@@ -22,8 +22,7 @@ from txnlog.replication import (
 )
 from txnlog.replication.roots.epochs import DECODER
 from txnlog.replication.roots.members import MemberOpener, OwnerMark
-from txnlog.state import envelope
-from txnlog.storage import open_storage, reach
+from txnlog.storage import envelope, open_storage, reach
 from txnlog.storage.reach import Reach, UnnamedUrl
 
 TOKEN = "a-delegation-token"

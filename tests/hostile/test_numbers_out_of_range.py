@@ -244,14 +244,14 @@ def test_an_object_over_the_size_of_its_kind_is_not_decoded(
     storage = forge(STORE_FILE, entry("padding", value="x" * limits.MOST_MARK_BYTES))
     with pytest.raises(CorruptEntry, match=r"txnlog\.json has \d+ bytes"):
         open_store(storage)
-    monkeypatch.setattr("txnlog.state.envelope.MOST_BYTES", 1000)
+    monkeypatch.setattr("txnlog.storage.envelope.MOST_BYTES", 1000)
     storage = forge(APPEND, entry("padding", value="x" * 1000))
     storage.delete([CHECKPOINT])
     with pytest.raises(CorruptEntry, match=rf"{APPEND} has \d+ bytes"):
         open_store(storage).topics.describe("t")
     store = open_store(SMALL.copy())
     store.logs.topic("t").refresh()
-    monkeypatch.setattr("txnlog.state.envelope.MOST_BYTES", 100)
+    monkeypatch.setattr("txnlog.storage.envelope.MOST_BYTES", 100)
     with pytest.raises(InvalidOption, match=r"nothing was written.*nothing of its kind"):
         store.topics.alter("t", config={"retention.ms": "1"})
 

@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.steps import another, append, values
 from txnlog.errors import CorruptEntry
-from txnlog.state import envelope
 from txnlog.state.segment import SegmentEntry, StoredSegment
 from txnlog.state.topic_entries import Append
+from txnlog.storage import envelope
 from txnlog.store import Store
 from txnlog.testing import VirtualClock
 

@@ -12,10 +12,10 @@ from txnlog.inspect.describe import describe_segments_within
 from txnlog.log.chapters import CHAPTER
 from txnlog.log.segment_outline import outline_partition
 from txnlog.names import LogFile, TopicPartition
-from txnlog.state import envelope
 from txnlog.state.segment import SegmentEntry, StoredSegment
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Append
+from txnlog.storage import envelope
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage

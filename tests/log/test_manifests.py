@@ -37,10 +37,10 @@ from txnlog.log import manifest_table, manifests
 from txnlog.log.manifest_table import ManifestTable
 from txnlog.log.uploads import IdempotentWriter
 from txnlog.names import TopicPartition
-from txnlog.state import envelope
 from txnlog.state.manifest import ManifestList
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import ENTRY_DECODER
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach

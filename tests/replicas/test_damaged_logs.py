@@ -21,8 +21,8 @@ from txnlog.errors import CorruptEntry
 from txnlog.replication import ReplicaDifference, Replicas
 from txnlog.replication.roots import soundness
 from txnlog.replication.roots.members import OwnerMark
-from txnlog.state import envelope
 from txnlog.state.membership import ToldAt
+from txnlog.storage import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import CannotReplace
 

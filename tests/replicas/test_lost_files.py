@@ -30,7 +30,7 @@ from txnlog.replication import Replicas
 from txnlog.replication.roots.replicated_storage import find_replicated
 from txnlog.replication.roots.scrub import scrub
 from txnlog.replication.sound_copies import SoundCopies
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.testing import VirtualClock
 
 BEGUN_MS = VirtualClock().now_ms()

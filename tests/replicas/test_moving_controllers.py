@@ -37,7 +37,7 @@ from txnlog.replication.roots.controller import Controller
 from txnlog.replication.roots.epochs import Epoch
 from txnlog.replication.roots.members import OwnerMark
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.adapters.local import LocalStorage
 
 

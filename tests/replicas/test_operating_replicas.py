@@ -50,7 +50,7 @@ from txnlog.replication.roots.replica_return import outdated, roots_to_return
 from txnlog.replication.roots.replicated_storage import find_replicated
 from txnlog.replication.sound_copies import SoundCopies
 from txnlog.results import FileDeletion, MaintenanceFailure
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage
 

@@ -31,7 +31,7 @@ from txnlog.replication.roots.epochs import (
 )
 from txnlog.replication.roots.reassignment import reassign
 from txnlog.replication.roots.trim import TrimNote
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
 

@@ -45,7 +45,7 @@ from txnlog.replication.roots.controller import Controller
 from txnlog.replication.roots.epochs import Epoch, Root
 from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.counting import CountingStorage
 from txnlog.testing import VirtualClock

@@ -43,10 +43,10 @@ from txnlog.replication.roots.election import take_out
 from txnlog.replication.roots.epochs import FACTOR, UNCLEAN, Epoch, elected_unclean
 from txnlog.replication.roots.losses import NamedSegment
 from txnlog.replication.roots.trim import TrimNote
-from txnlog.state import envelope
 from txnlog.state.proposal import Proposal
 from txnlog.state.segment import StoredSegment
 from txnlog.state.topic_entries import Append
+from txnlog.storage import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage
 from txnlog.testing import VirtualClock

@@ -34,7 +34,6 @@ from txnlog.errors import (
 )
 from txnlog.log import sequence_log
 from txnlog.log.chapters import Chapters
-from txnlog.log.create_once import create_once
 from txnlog.log.deadlines import Deadlines
 from txnlog.log.settlement import Settlement
 from txnlog.log.state_log import StateLog
@@ -43,6 +42,7 @@ from txnlog.read import consistent_cut
 from txnlog.state import transaction as transitions
 from txnlog.state.transaction import EntryRef, TransactionRef, TransactionState
 from txnlog.storage.base import Storage
+from txnlog.storage.create_once import create_once
 from txnlog.testing import FaultRates, FaultyStorage
 from txnlog.write import coordinator
 
@@ -169,7 +169,7 @@ def test_hazard_2_an_unknown_outcome_taken_for_a_failure(monkeypatch: Patch) -> 
         patch.setattr(coordinator.Coordinator, "_put_decision", sure_of_it)
 
     def prepare(patch: Patch) -> None:
-        patch.setattr("txnlog.log.create_once._PUT_ATTEMPTS", 1)
+        patch.setattr("txnlog.storage.create_once._PUT_ATTEMPTS", 1)
 
     # Producers repeat what is in doubt, so few runs come to it.
     check_caught(

@@ -31,9 +31,9 @@ from txnlog.read.consumer_reads import Fetcher
 from txnlog.read.pin import PinnedTopics, pin_topics
 from txnlog.read.plan import SegmentRange
 from txnlog.schema import TopicSchema
-from txnlog.state import envelope
 from txnlog.state.cut import Part
 from txnlog.state.cut import consistent_cut as whole_cut
+from txnlog.storage import envelope
 from txnlog.tables.fresh_table import _FreshTable
 
 Patch = pytest.MonkeyPatch

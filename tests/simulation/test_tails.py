@@ -16,9 +16,9 @@ from tests.support.log.settling import settling_early
 from tests.support.steps import values
 from txnlog.admin.vacuum import Ages, FileDeletion, vacuum_topic
 from txnlog.names import TopicPartition
-from txnlog.state import envelope
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import ENTRY_DECODER, Append, Bundle, TopicEntry
+from txnlog.storage import envelope
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock

@@ -12,13 +12,14 @@ from txnlog.errors import (
     OutOfOrderSequence,
     UnknownTopicOrPartition,
 )
-from txnlog.state import envelope, group, topic, topic_entries
+from txnlog.state import group, topic, topic_entries
 from txnlog.state.group import GroupState, OffsetCommit, OffsetsCommitted
 from txnlog.state.producers import ProducerRef
 from txnlog.state.segment import SegmentEntry, StoredSegment
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Append, Created, Trimmed
 from txnlog.state.transaction import Outcome, TransactionRef
+from txnlog.storage import envelope
 
 PRODUCER = ProducerRef(producer_id=9, producer_epoch=3)
 SEQUENCE_LIMIT = 2**31

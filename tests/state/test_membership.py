@@ -12,8 +12,8 @@ from txnlog.errors import TxnlogError
 from txnlog.groups.assignment_plan import plan_assignment
 from txnlog.groups.assignors import BUILT_IN
 from txnlog.names import TopicPartition
-from txnlog.state import envelope, membership
 from txnlog.state import group as kinds
+from txnlog.state import membership
 from txnlog.state.group import GroupEntry, GroupState, OffsetCommit, OffsetsCommitted
 from txnlog.state.membership import (
     AssignedTopic,
@@ -29,6 +29,7 @@ from txnlog.state.membership import (
     Silence,
 )
 from txnlog.state.transaction import TransactionRef
+from txnlog.storage import envelope
 
 TOPICS = {"t": AssignedTopic("id-t", 5), "u": AssignedTopic("id-u", 3)}
 

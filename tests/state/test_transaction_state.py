@@ -9,7 +9,6 @@ from txnlog.errors import InvalidTransactionTimeout, InvalidTxnState, ProducerFe
 from txnlog.log.deadlines import CLOCK_MARGIN_MS, Deadlines
 from txnlog.log.transaction_log import Head, TransactionLog
 from txnlog.names import check_transactional_id
-from txnlog.state import envelope
 from txnlog.state import transaction as transitions
 from txnlog.state.transaction import (
     DECODER,
@@ -20,6 +19,7 @@ from txnlog.state.transaction import (
     TransactionState,
     Version,
 )
+from txnlog.storage import envelope
 from txnlog.testing import HeapStorage, VirtualClock
 
 ENTRY = EntryRef("topic", "orders", 7)

@@ -16,12 +16,12 @@ import pytest
 from tests.support.steps import another, send, values
 from txnlog import AcksValue
 from txnlog.errors import CommitStateUnknown, InvalidTxnState, ObjectNotFound, StorageError
-from txnlog.log.create_once import create_once
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.names import LogFile
 from txnlog.producer import Producer
 from txnlog.state.transaction import Outcome
 from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.create_once import create_once
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock

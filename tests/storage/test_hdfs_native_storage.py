@@ -20,9 +20,9 @@ import hdfs_native
 import pytest
 
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnsupportedFilesystem
-from txnlog.log.create_once import create_once
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.hdfs_native import NativeHdfsClient, NativeHdfsStorage
+from txnlog.storage.create_once import create_once
 from txnlog.testing import VirtualClock
 
 _STACK = (

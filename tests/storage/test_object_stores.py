@@ -49,12 +49,12 @@ from txnlog.errors import (
     StorageError,
     UnsupportedFilesystem,
 )
-from txnlog.log.create_once import create_once
 from txnlog.storage import open_storage
 from txnlog.storage.adapters import azure_client, gcs_client, http_answers, object_store
 from txnlog.storage.adapters.azure import AzureStorage
 from txnlog.storage.adapters.gcs import GcsStorage
 from txnlog.storage.base import Storage
+from txnlog.storage.create_once import create_once
 from txnlog.storage.probe import probe
 from txnlog.testing.conformance.interface import CHECKS, Check, long_listings_are_complete
 

@@ -27,10 +27,10 @@ from txnlog.errors import (
     StorageError,
     UnsupportedFilesystem,
 )
-from txnlog.log.create_once import create_once
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.sftp import SftpStorage
 from txnlog.storage.base import Storage
+from txnlog.storage.create_once import create_once
 from txnlog.storage.probe import probe
 from txnlog.store import attach
 from txnlog.testing.conformance.interface import CHECKS, Check, long_listings_are_complete

@@ -15,9 +15,9 @@ import pytest
 import txnlog
 from tests.support.storage.fake_webhdfs import FakeWebHdfs, File, Request, run_fake_webhdfs
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError, UnsupportedFilesystem
-from txnlog.log.create_once import create_once
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.webhdfs import WebHdfsStorage
+from txnlog.storage.create_once import create_once
 from txnlog.storage.probe import probe
 from txnlog.testing import VirtualClock
 

@@ -23,8 +23,8 @@ from txnlog.config import (
     store_settings,
     topic_settings,
 )
-from txnlog.state import envelope
 from txnlog.state.topic_entries import Trimmed
+from txnlog.storage import envelope
 from txnlog.store import Store
 
 

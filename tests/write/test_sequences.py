@@ -21,8 +21,8 @@ from txnlog.errors import (
 )
 from txnlog.log.uploads import Appended, IdempotentWriter, UploadedSegment
 from txnlog.names import TopicPartition
-from txnlog.state import envelope
 from txnlog.state.producers import ProducerRef, ProducerState
+from txnlog.storage import envelope
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, VirtualClock
 

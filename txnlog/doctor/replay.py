@@ -24,7 +24,6 @@ from txnlog.inspect.log_dump import DumpedEntry, dump_log
 from txnlog.log.chapters import closed_end
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.names import LogFile, parse_log_file
-from txnlog.state import envelope
 from txnlog.state.folded_state import FoldedState
 from txnlog.state.transaction import (
     EntryRef,
@@ -33,6 +32,7 @@ from txnlog.state.transaction import (
     TransactionState,
     decide_entry,
 )
+from txnlog.storage import envelope
 
 EntryT = TypeVar("EntryT", bound=msgspec.Struct)
 StateT = TypeVar("StateT", bound=FoldedState)  # type: ignore[type-arg]

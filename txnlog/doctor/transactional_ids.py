@@ -14,7 +14,6 @@ from txnlog.doctor.rules import Violation, transition_violations
 from txnlog.errors import CorruptEntry, StorageError, UnsupportedVersion
 from txnlog.inspect.log_dump import DumpedEntry, dump_log
 from txnlog.log.open_logs import Logs
-from txnlog.state import envelope
 from txnlog.state.transaction import (
     DECODER,
     EntryRef,
@@ -25,6 +24,7 @@ from txnlog.state.transaction import (
     TransactionState,
     decide_entry,
 )
+from txnlog.storage import envelope
 from txnlog.storage.base import PARALLEL_REQUESTS
 
 _MOST_COMPLETE: Final = 100_000

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from txnlog import names
 from txnlog.names import Heartbeat
-from txnlog.state import envelope
 from txnlog.state.membership import ToldAt
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 
 _SEEN_EACH = 2

@@ -34,7 +34,6 @@ from txnlog.log.group_log import GroupLog
 from txnlog.log.sequence_log import Turns
 from txnlog.log.state_log import DELIVERY_TIMEOUT_MS
 from txnlog.names import JoinRequest
-from txnlog.state import envelope
 from txnlog.state.group import GroupState
 from txnlog.state.membership import (
     MOST_BEHIND,
@@ -45,6 +44,7 @@ from txnlog.state.membership import (
     MembersLeft,
     ToldAt,
 )
+from txnlog.storage import envelope
 
 _MOST_AGE_S = 60
 """An older request is left to its own writer, which may be dead."""

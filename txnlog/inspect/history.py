@@ -18,7 +18,6 @@ from txnlog.inspect.describe import describe_transaction
 from txnlog.inspect.descriptions import TransactionDescription
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.transaction_log import Head
-from txnlog.state import envelope
 from txnlog.state.group import (
     ENTRY_DECODER,
     GroupDeleted,
@@ -36,6 +35,7 @@ from txnlog.state.membership import (
     RebalanceBegun,
 )
 from txnlog.state.transaction import DECODER, Outcome, TransactionRef
+from txnlog.storage import envelope
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 
 Read = TypeVar("Read")

@@ -17,10 +17,10 @@ import msgspec
 from txnlog import names
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UnsupportedVersion
 from txnlog.names import LogFile
-from txnlog.state import envelope
 from txnlog.state.folded_state import unbundled
 from txnlog.state.proposal import MOST_TOGETHER
 from txnlog.state.transaction import Marker, Outcome, TransactionRef
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 
 EntryT_co = TypeVar("EntryT_co", bound=msgspec.Struct, covariant=True)

@@ -30,7 +30,6 @@ from txnlog.log.retired_segments import RECHECK_AFTER_MS, UploadCheck
 from txnlog.log.sequence_log import Turns
 from txnlog.log.state_log import StateLog
 from txnlog.names import SegmentRef
-from txnlog.state import envelope
 from txnlog.state.proposal import (
     DECODER,
     MOST_BEHIND,
@@ -42,6 +41,7 @@ from txnlog.state.proposal import (
 )
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Append, TopicEntry
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 
 _logger = logging.getLogger(__name__)

@@ -22,10 +22,10 @@ from txnlog import names
 from txnlog.clock import Clock, Moment
 from txnlog.errors import ObjectNotFound
 from txnlog.limits import MOST_MARK_BYTES, TimeMs
-from txnlog.log.create_once import confirm
 from txnlog.names import LogFile
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
+from txnlog.storage.create_once import confirm
 
 CHAPTER = 64
 """How many numbers are closed, and later freed, together.

@@ -24,9 +24,7 @@ from txnlog import names
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptEntry, ObjectNotFound, UnknownTopicOrPartition, UnsupportedVersion
-from txnlog.log.create_once import confirm, create_once
 from txnlog.log.other_copies import read_one_copy
-from txnlog.state import envelope
 from txnlog.state.manifest import (
     LIST_DECODER,
     ManifestList,
@@ -44,7 +42,9 @@ from txnlog.state.rewrites import (
     untrimmed,
 )
 from txnlog.state.topic import CHECKPOINT_DECODER, RecentEntry, TopicState
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
+from txnlog.storage.create_once import confirm, create_once
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from txnlog import names
 from txnlog.clock import Clock
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, UploadExpired
 from txnlog.limits import AnyNumber, Name, TimeMs
-from txnlog.log.create_once import create_once
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import FileKey, SegmentRef
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage, lasts
+from txnlog.storage.create_once import create_once
 
 RECHECK_AFTER_MS = 3_600_000
 """A writer that places older uploads checks that they still exist."""

@@ -18,11 +18,11 @@ from txnlog import names
 from txnlog.clock import Clock
 from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError
 from txnlog.log.chapters import Chapters, delete_files, marks_below
-from txnlog.log.create_once import confirm, create_once
 from txnlog.names import LogFile
 from txnlog.state.transaction import Outcome
 from txnlog.storage.ahead import Waits
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
+from txnlog.storage.create_once import confirm, create_once
 
 _LOOKED_FOR = 64
 """Up to this many names are asked for; for more a listing is cheaper."""

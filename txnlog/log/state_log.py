@@ -25,9 +25,9 @@ from txnlog.errors import (
 from txnlog.log.chapters import FreeingRule, chapter_of
 from txnlog.log.sequence_log import Listing, SequenceLog, Turns
 from txnlog.names import LogFile
-from txnlog.state import envelope
 from txnlog.state.folded_state import FoldedState, Unsettled, apply_file, unbundled
 from txnlog.state.transaction import HELP_AFTER_MS, EntryRef, Marker, Outcome, TransactionRef
+from txnlog.storage import envelope
 
 CHECKPOINT_INTERVAL = 32
 """Entries between checkpoints: opening a log reads at most about this many small files."""

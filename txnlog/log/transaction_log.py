@@ -28,7 +28,6 @@ from txnlog.log.chapters import FreeingRule
 from txnlog.log.named_folders import list_transactional_ids
 from txnlog.log.recent import Recent
 from txnlog.log.sequence_log import SequenceLog
-from txnlog.state import envelope
 from txnlog.state.transaction import (
     DECODER,
     Outcome,
@@ -36,6 +35,7 @@ from txnlog.state.transaction import (
     TransactionState,
     may_follow,
 )
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage, lasts
 from txnlog.storage.case_folding import check_case
 

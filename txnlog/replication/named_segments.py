@@ -13,8 +13,8 @@ from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.replication.roots.losses import NamedSegment
-from txnlog.state import envelope
 from txnlog.state.store import DECODER
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 from txnlog.storage.read_only import ReadOnlyStorage
 

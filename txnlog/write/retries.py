@@ -10,8 +10,8 @@ from typing import TypeVar
 from txnlog.clock import Clock
 from txnlog.config import check_whole_number
 from txnlog.errors import CommitStateUnknown, InvalidConfig, StorageError
-from txnlog.log.create_once import retries_logger
 from txnlog.storage.base import Storage
+from txnlog.storage.create_once import retries_logger
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from txnlog.replication.roots.agreement import OpenMember
 from txnlog.replication.roots.epochs import Epoch, Member, Root, incarnation_of
 from txnlog.replication.roots.members import MarkedDisk, MarkGone, OwnerMark
 from txnlog.replication.roots.slowness import TookTooLong
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing import HeapStorage, Process, Simulation

@@ -43,7 +43,6 @@ from txnlog.errors import (
     StorageError,
     StoreExists,
 )
-from txnlog.log.create_once import create_once
 from txnlog.replication import root_names
 from txnlog.replication.roots.controller import Controller, list_epochs
 from txnlog.replication.roots.controller_move import move
@@ -72,8 +71,9 @@ from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.root_join import join
 from txnlog.replication.roots.slowness import Slowness
 from txnlog.replication.roots.verification import verify
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
+from txnlog.storage.create_once import create_once
 from txnlog.testing import FaultRates, HeapStorage, Process, Simulation
 from txnlog.time_limits import run_whole
 

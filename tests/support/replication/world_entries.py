@@ -9,7 +9,7 @@ import msgspec
 
 from txnlog import names
 from txnlog.replication.roots.epochs import Member
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.testing import HeapStorage
 
 

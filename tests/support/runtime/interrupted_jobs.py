@@ -27,7 +27,10 @@ from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 
 GROUP = "g"
-WATCHED = ("state/", "log/", "write/", "groups/", "producer.py", "consumer.py")
+WATCHED = (
+    *("state/", "log/", "write/", "groups/", "producer.py", "consumer.py"),
+    *("storage/create_once.py", "storage/envelope.py"),
+)
 WATCHED_READS = ("read/consumer_reads.py", "read/poll_wait.py")
 IN = [TopicPartition("in", 0), TopicPartition("in", 1)]
 INPUT = [b"%d" % number for number in range(6)]

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from txnlog.errors import CorruptEntry, NotAStore, ObjectNotFound, StorageError, TxnlogError
 from txnlog.replication import root_names
 from txnlog.replication.roots.epochs import DECODER, Epoch, check_epoch, is_over
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 
 OpenPlace: TypeAlias = Callable[[str], Storage]

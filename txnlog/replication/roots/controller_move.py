@@ -42,7 +42,7 @@ from txnlog.replication.roots.members import (
 )
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.slowness import Slowness
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import probe
 

@@ -19,7 +19,7 @@ from txnlog.replication.roots.controller import Controller, list_numbers
 from txnlog.replication.roots.epochs import DECODER, Epoch, Member, check_epoch, is_over
 from txnlog.replication.roots.same_bytes import Damaged, Diverged, put_same
 from txnlog.replication.roots.slowness import time_for
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.base import CannotReplace, Storage
 
 

@@ -54,7 +54,7 @@ from txnlog.replication.roots.placement import is_share
 from txnlog.replication.roots.recovery import kept_epochs
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.root_join import Joined
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.base import Address, CannotReplace, Storage
 from txnlog.storage.probe import probe
 from txnlog.storage.registry import in_time

@@ -19,8 +19,7 @@ from txnlog.limits import MOST_MARK_BYTES, Name, Text
 from txnlog.replication import root_names
 from txnlog.replication.roots.bounded_requests import BoundedRequests
 from txnlog.replication.roots.epochs import Epoch, Member, Root, incarnation_of, root_of
-from txnlog.state import envelope
-from txnlog.storage import open_storage
+from txnlog.storage import envelope, open_storage
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage, Upload
 from txnlog.storage.failure_messages import split_url

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txnlog import names
 from txnlog.errors import ObjectNotFound, StorageError
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 
 

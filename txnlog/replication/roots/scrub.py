@@ -28,7 +28,7 @@ from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.soundness import IsSound, NamedFiles, names_nothing
 from txnlog.replication.roots.verification import list_lost, verify
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 
 _MOST_NAMES: Final = 100

@@ -26,7 +26,7 @@ from txnlog.replication.roots.epochs import Epoch, Member
 from txnlog.replication.roots.placement import copies, keepers
 from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.soundness import CannotJudge, IsSound
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 
 

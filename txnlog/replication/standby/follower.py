@@ -24,7 +24,6 @@ from txnlog.errors import (
     StorageError,
     StoreExists,
 )
-from txnlog.log.create_once import confirm, create_once
 from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import LogFile
@@ -45,11 +44,11 @@ from txnlog.replication.standby.source import (
 )
 from txnlog.replication.standby.standby_storage import find_shown
 from txnlog.replication.standby.sweep import delete_attempt, sweep_data, sweep_rounds
-from txnlog.state import envelope
 from txnlog.state.store import DECODER
 from txnlog.state.topic import TopicState
-from txnlog.storage import open_storage
+from txnlog.storage import envelope, open_storage
 from txnlog.storage.base import Storage
+from txnlog.storage.create_once import confirm, create_once
 from txnlog.storage.logged import logged
 from txnlog.storage.probe import probe
 from txnlog.store import Store, logs_of

@@ -14,7 +14,6 @@ from functools import partial
 from txnlog import names
 from txnlog.clock import Clock
 from txnlog.errors import InvalidOption, NotAStore, ObjectNotFound, TxnlogError
-from txnlog.log.create_once import create_once
 from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
@@ -24,6 +23,7 @@ from txnlog.replication.roots.same_bytes import put_same
 from txnlog.replication.standby.rounds import LogVersion, Promoted, Round, Rounds
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
+from txnlog.storage.create_once import create_once
 from txnlog.storage.reach import Reach
 
 _ATTEMPTS = 20

@@ -25,10 +25,10 @@ from txnlog.limits import (
     Text,
     TimeMs,
 )
-from txnlog.log.create_once import create_once
 from txnlog.replication import root_names
-from txnlog.state import envelope
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
+from txnlog.storage.create_once import create_once
 
 _ATTEMPTS = 20
 

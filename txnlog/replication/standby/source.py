@@ -35,14 +35,15 @@ from txnlog.log.sequence_log import Listing, SequenceLog
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.transaction_log import Head
 from txnlog.replication.standby.cut import Cut, LogKey, LogPart, Need, NewFile, Placed
-from txnlog.state import envelope, topic_entries
 from txnlog.state import group as groups
 from txnlog.state import topic as topics
+from txnlog.state import topic_entries
 from txnlog.state.folded_state import apply_file, unbundled
 from txnlog.state.group import GroupState, OffsetsCommitted
 from txnlog.state.manifest import ManifestList, Settled
 from txnlog.state.topic import TopicState
 from txnlog.state.transaction import DECODER, Outcome, TransactionRef, TransactionState
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 
 _ATTEMPTS = 20

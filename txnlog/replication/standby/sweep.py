@@ -24,10 +24,10 @@ from txnlog.replication import root_names
 from txnlog.replication.standby.rounds import Round, Rounds
 from txnlog.replication.standby.source import SourceLog, SourceView, noticing_deletion
 from txnlog.replication.standby.standby_storage import StandbyStorage
-from txnlog.state import envelope
 from txnlog.state.manifest import ManifestList
 from txnlog.state.store import DECODER
 from txnlog.state.topic import TopicState
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 
 KEPT_ROUNDS = 8

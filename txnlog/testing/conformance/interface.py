@@ -15,8 +15,8 @@ from multiprocessing import Pipe
 
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
-from txnlog.log.create_once import create_once
 from txnlog.storage.base import CannotReplace, Storage
+from txnlog.storage.create_once import create_once
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.storage.probe import probe
 from txnlog.testing.conformance.expectations import (

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from txnlog.clock import SystemClock
 from txnlog.errors import StorageError
-from txnlog.log.create_once import create_once
 from txnlog.storage.base import Storage
+from txnlog.storage.create_once import create_once
 from txnlog.testing.conformance.expectations import expect
 from txnlog.testing.conformance.fault_proxy import FaultProxy, ProxyFaults
 from txnlog.testing.conformance.ways import Way
