@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, ClassVar, Literal, overload
+
+import msgspec
 
 from txnlog import display, names
 from txnlog.admin.upkeep import Upkeep
@@ -23,6 +25,7 @@ from txnlog.config import (
     StoreConfig,
     WriterCodec,
     check_store_config,
+    check_stored_store_config,
     check_whole_number,
 )
 from txnlog.consumer import Consumer
@@ -35,6 +38,7 @@ from txnlog.errors import (
     StoreExists,
     StoreNotFound,
 )
+from txnlog.limits import MOST_MARK_BYTES, Name, Settings, TimeMs
 from txnlog.log.open_logs import Logs
 from txnlog.producer import Producer
 from txnlog.read.isolation import ConsumerIsolationLevel, IsolationLevel, check_isolation_level
@@ -43,7 +47,6 @@ from txnlog.read.topic_view import Offsets
 from txnlog.scan import Scan
 from txnlog.serializers import Serializer, Serializers
 from txnlog.snapshot import Snapshot, take_changes, take_feed, take_snapshot
-from txnlog.state.store import DECODER, StoreFile
 from txnlog.storage import check_location, envelope, open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.create_once import create_once
@@ -178,10 +181,31 @@ def logs_of(store: object, what: str) -> Logs:
     )
 
 
+class StoreFile(msgspec.Struct, frozen=True, tag_field="kind", tag="store"):
+    """What makes a folder a store, ``txnlog.json``: identity and settings, never changed."""
+
+    most_bytes: ClassVar[int] = MOST_MARK_BYTES
+
+    store_id: Name
+    created_at_ms: TimeMs
+    config: Settings
+
+    def __post_init__(self) -> None:
+        check_stored_store_config(self.config)
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> StoreFile:
+        """The file's content. Raises what :func:`txnlog.storage.envelope.decode` does."""
+        return envelope.decode(data, _DECODER, path)
+
+
+_DECODER = msgspec.json.Decoder(StoreFile)
+
+
 def _read_store_file(storage: Storage) -> StoreFile:
     data = storage.get(names.STORE_FILE)
     storage.check_listing(names.STORE_FILE)
-    return envelope.decode(data, DECODER, f"{storage.url}/{names.STORE_FILE}")
+    return StoreFile.decode(data, f"{storage.url}/{names.STORE_FILE}")
 
 
 @names_wrong_arguments()

@@ -17,10 +17,8 @@ from txnlog import names
 from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.spark.options.option_names import STORAGE_PREFIX, TYPED_STORAGE
 from txnlog.spark.options.option_values import OptionValues
-from txnlog.state.store import DECODER
-from txnlog.storage import envelope
 from txnlog.storage.base import Address
-from txnlog.store import Store, open_store
+from txnlog.store import Store, StoreFile, open_store
 
 _MOST_KEPT = 4
 _kept: Final[OrderedDict[tuple[int, str, str, bool], Store]] = OrderedDict()
@@ -65,7 +63,7 @@ def _is_there(store: Store) -> bool:
     """False if the store is gone, or was replaced by another one: its logs are not known then."""
     try:
         data = store.storage.get(names.STORE_FILE)
-        found = envelope.decode(data, DECODER, f"{store.url}/{names.STORE_FILE}")
+        found = StoreFile.decode(data, f"{store.url}/{names.STORE_FILE}")
     except TxnlogError:
         return False  # opening it again tells what is wrong
     return found.store_id == store.store_id

@@ -13,10 +13,9 @@ from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.replication.roots.losses import NamedSegment
-from txnlog.state.store import DECODER
-from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 from txnlog.storage.read_only import ReadOnlyStorage
+from txnlog.store import StoreFile
 
 
 class _Alone(ReadOnlyStorage):
@@ -40,7 +39,7 @@ def named_segments(storage: Storage, clock: Clock) -> Iterator[NamedSegment]:
         data = alone.get(names.STORE_FILE)
     except ObjectNotFound:
         return  # it was out before the store existed
-    found = envelope.decode(data, DECODER, names.STORE_FILE)
+    found = StoreFile.decode(data, names.STORE_FILE)
     config = StoreConfig.of(found.config)
     for topic in sorted(list_topics(alone)):
         # Its own logs: a topic's memory is freed before the next one.

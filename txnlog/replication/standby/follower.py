@@ -44,14 +44,13 @@ from txnlog.replication.standby.source import (
 )
 from txnlog.replication.standby.standby_storage import find_shown
 from txnlog.replication.standby.sweep import delete_attempt, sweep_data, sweep_rounds
-from txnlog.state.store import DECODER
 from txnlog.state.topic import TopicState
 from txnlog.storage import envelope, open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.create_once import confirm, create_once
 from txnlog.storage.logged import logged
 from txnlog.storage.probe import probe
-from txnlog.store import Store, logs_of
+from txnlog.store import Store, StoreFile, logs_of
 
 _ATTEMPTS = 8
 
@@ -407,7 +406,7 @@ class Follower:
             number,
             self._clock.token(),
             self._logs.storage.url,
-            envelope.decode(self._store_file, DECODER, names.STORE_FILE).store_id,
+            StoreFile.decode(self._store_file, names.STORE_FILE).store_id,
             view.reached_ms,
             logs,
             tuple(sorted(self._data.lost)),

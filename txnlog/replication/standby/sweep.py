@@ -25,10 +25,9 @@ from txnlog.replication.standby.rounds import Round, Rounds
 from txnlog.replication.standby.source import SourceLog, SourceView, noticing_deletion
 from txnlog.replication.standby.standby_storage import StandbyStorage
 from txnlog.state.manifest import ManifestList
-from txnlog.state.store import DECODER
 from txnlog.state.topic import TopicState
-from txnlog.storage import envelope
 from txnlog.storage.base import Storage
+from txnlog.store import StoreFile
 
 KEPT_ROUNDS = 8
 """How many rounds stay for their readers."""
@@ -113,7 +112,7 @@ def sweep_data(
     standing = rounds.newest()
     if standing is None or standing.is_promoted:
         return 0
-    found = envelope.decode(store_file, DECODER, names.STORE_FILE)
+    found = StoreFile.decode(store_file, names.STORE_FILE)
     config = StoreConfig.of(found.config)
     logs = Logs(StandbyStorage(target), config, clock)
     candidates = {}
