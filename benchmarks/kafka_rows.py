@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 from rows import KEY_BYTES, VALUE_BYTES, batches
 
+from txnlog.segments.batch_header import Compression
 from txnlog.segments.batches import decode_batch, encode_batch
-from txnlog.segments.compression import Compression
 from txnlog.segments.records import RECORD_SCHEMA, normalize
 
 # What SegmentWriter puts into a batch of its default size.

@@ -12,11 +12,11 @@ from txnlog.segments.batch_header import (
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    NO_TAG,
+    Compression,
 )
 from txnlog.segments.batches import check_format, encode_batch
-from txnlog.segments.compression import Compression
 from txnlog.segments.formats.columns import is_typed
-from txnlog.segments.identity import NO_TAG
 from txnlog.segments.indexes.sparse import IndexBuilder
 from txnlog.segments.records import Int32Array, concat_batches, timestamps_ms
 

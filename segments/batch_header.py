@@ -1,16 +1,51 @@
 """The 61-byte header of a record batch, Kafka's version 2 layout. Knows nothing of payloads.
 
-The same header stands before every payload; its magic byte says which payload follows.
+The same header stands before every payload; its magic byte says which payload follows, and it has
+the number of its codec. The log keeps of each segment that it places what distinguishes its batches
+from those of every other one. Each batch is compared with that when its header is read, so a file
+that was swapped with another valid one is noticed whatever part of it is read.
 """
 
 from __future__ import annotations
 
+import enum
 import struct
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from txnlog.segments.compression import Compression
-from txnlog.segments.errors import CorruptRecord, UnknownCodec
+import crc32c
+
+from txnlog.segments.errors import CorruptRecord, UnknownCodec, UnsupportedCompression
+
+
+class Compression(enum.IntEnum):
+    """A codec. The numbers are stored in the batch header's attributes: append only."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def parse(cls, name: str) -> Compression:
+        """The codec of Kafka's ``compression.type``; "uncompressed" is another name for "none".
+
+        Raises UnsupportedCompression for any other name.
+        """
+        if name == "uncompressed":
+            return cls.NONE
+        for codec in cls:
+            if codec.kafka_name == name:
+                return codec
+        known = ", ".join(codec.kafka_name for codec in cls)
+        raise UnsupportedCompression(f"compression {name!r} is not one of {known}")
+
+    @property
+    def kafka_name(self) -> str:
+        """The name used in configurations, such as "zstd"."""
+        return self.name.lower()
+
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
 
@@ -242,3 +277,48 @@ def guard_of(leader_epoch: int) -> int:
 def batch_length(payload_bytes: int) -> int:
     """The length field of a batch with this many bytes after its 61-byte header."""
     return HEADER_BYTES - _LENGTH_BASE + payload_bytes
+
+
+NO_TAG: Final = -1
+NO_CRC: Final = -1
+
+
+def tag_of(name: str) -> int:
+    """The tag in the batches of a segment with this unique name: 31 bits."""
+    tag: int = crc32c.crc32c(name.encode()) & 0x7FFFFFFF
+    return tag
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentIdentity:
+    """Facts about every batch of a segment; offsets are those in the file.
+
+    ``tag`` is in the leader epoch of each batch, NO_TAG if they have none, as Kafka's.
+    Offsets lie in [first_offset, end_offset). ``first_crc`` is the checksum in the header of the
+    first batch; NO_CRC if it is not known.
+    """
+
+    first_offset: int
+    end_offset: int
+    tag: int = NO_TAG
+    first_crc: int = NO_CRC
+
+    def check(self, header: BatchHeader, name: str, position: int) -> None:
+        """Raise CorruptRecord unless a batch at this position can be one of the segment."""
+        if self.tag not in (NO_TAG, header.leader_epoch):
+            reason = f"its tag is {header.leader_epoch}, the log says {self.tag}"
+        elif header.base_offset < self.first_offset or header.last_offset >= self.end_offset:
+            found = f"{header.base_offset} to {header.last_offset}"
+            placed = f"{self.first_offset} to {self.end_offset - 1}"
+            reason = f"its offsets are {found}, the log says {placed}"
+        elif position == 0 and self.first_crc not in (NO_CRC, header.crc):
+            reason = f"its checksum is {header.crc:#010x}, the log says {self.first_crc:#010x}"
+        else:
+            return
+        raise CorruptRecord.at(
+            name,
+            position,
+            f"this batch is not of this segment: {reason}. The header is damaged, or the file was "
+            "exchanged for another one",
+            header.base_offset,
+        )

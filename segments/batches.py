@@ -36,10 +36,10 @@ from txnlog.segments.batch_header import (
     TRANSACTIONAL,
     BatchHeader,
     BytesLike,
+    Compression,
     batch_length,
     guard_of,
 )
-from txnlog.segments.compression import Compression
 from txnlog.segments.errors import (
     CorruptRecord,
     TxnlogError,

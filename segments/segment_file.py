@@ -6,8 +6,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from txnlog.segments.batch_header import BytesLike
-from txnlog.segments.identity import SegmentIdentity
+from txnlog.segments.batch_header import BytesLike, SegmentIdentity
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from txnlog.errors import InvalidConfig, InvalidPartitions, TxnlogError
 from txnlog.limits import MAX_PARTITIONS
-from txnlog.segments.compression import Compression
+from txnlog.segments.batch_header import Compression
 from txnlog.segments.errors import UnsupportedCompression
 
 DAY_MS = 86_400_000

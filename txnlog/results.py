@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from txnlog.producer import BeginResult
     from txnlog.read.scan_reader import DamagedRecords
     from txnlog.schema import FormerName, TopicSchema
-    from txnlog.segments.identity import SegmentIdentity
+    from txnlog.segments.batch_header import SegmentIdentity
     from txnlog.state.group import CommittedOffset
     from txnlog.state.transaction import EntryRef, Outcome, TransactionRef
     from txnlog.tables.publication import TablePublication
@@ -153,7 +153,7 @@ _HOMES = {
     "producer": ("BeginResult",),
     "read.scan_reader": ("DamagedRecords",),
     "schema": ("FormerName", "TopicSchema"),
-    "segments.identity": ("SegmentIdentity",),
+    "segments.batch_header": ("SegmentIdentity",),
     "state.group": ("CommittedOffset",),
     "state.transaction": ("EntryRef", "Outcome", "TransactionRef"),
     "tables.publication": ("TablePublication",),

@@ -15,8 +15,7 @@ import lz4.frame
 import pyarrow as pa
 import zstandard
 
-from txnlog.segments.batch_header import BytesLike
-from txnlog.segments.compression import Compression
+from txnlog.segments.batch_header import BytesLike, Compression
 from txnlog.segments.errors import UnsupportedCompression
 
 # How much is decompressed between two checks of the limit. Pieces that malloc need not request from

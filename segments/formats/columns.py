@@ -24,8 +24,7 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 
-from txnlog.segments.batch_header import HEADER_BYTES, MAGIC_TYPED_COLUMNS, BatchHeader
-from txnlog.segments.compression import Compression
+from txnlog.segments.batch_header import HEADER_BYTES, MAGIC_TYPED_COLUMNS, BatchHeader, Compression
 from txnlog.segments.errors import UnsupportedCompression, UnsupportedRecordFormat
 from txnlog.segments.formats.arrow_metadata import CODEC_LZ4_FRAME, CODEC_ZSTD, read_layout
 from txnlog.segments.formats.codecs import check_uncompressed

@@ -30,8 +30,8 @@ from txnlog.segments.batch_header import (
     NO_SEQUENCE,
     BatchHeader,
     BytesLike,
+    Compression,
 )
-from txnlog.segments.compression import Compression
 from txnlog.segments.errors import (
     CorruptRecord,
     RecordTooLarge,

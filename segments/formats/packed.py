@@ -18,8 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from txnlog.segments.batch_header import BatchHeader, BytesLike
-from txnlog.segments.compression import Compression
+from txnlog.segments.batch_header import BatchHeader, BytesLike, Compression
 from txnlog.segments.errors import UnsupportedCompression, UnsupportedRecordFormat
 from txnlog.segments.formats.codecs import check_uncompressed, compress, decompress
 from txnlog.segments.formats.projection import choose_columns, schema_of

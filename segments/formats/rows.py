@@ -17,8 +17,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from txnlog.segments.batch_header import BatchHeader, BytesLike
-from txnlog.segments.compression import Compression
+from txnlog.segments.batch_header import BatchHeader, BytesLike, Compression
 from txnlog.segments.errors import RecordTooLarge, UnsupportedRecordFormat
 from txnlog.segments.formats.codecs import check_uncompressed, compress, decompress
 from txnlog.segments.formats.projection import choose_columns, decode_wanted, schema_of

@@ -24,6 +24,7 @@ from txnlog.segments.batch_header import (
     MAGIC_TYPED_COLUMNS,
     MAGIC_V0,
     MAGIC_V1,
+    NO_TAG,
     BatchHeader,
     BytesLike,
 )
@@ -36,7 +37,6 @@ from txnlog.segments.batches import (
     has_right_checksum,
 )
 from txnlog.segments.errors import CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat
-from txnlog.segments.identity import NO_TAG
 from txnlog.segments.parquet.footer import CHECKSUMS_KEY, read_tail
 from txnlog.segments.parquet.open_segment import ParquetSegment
 from txnlog.segments.parquet.reader import read_row_groups

@@ -21,12 +21,12 @@ from txnlog.segments.batch_header import (
     MAGIC_PARQUET,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    NO_TAG,
     BatchHeader,
     BytesLike,
+    Compression,
 )
-from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.identity import NO_TAG
 from txnlog.segments.parquet.file_metadata import (
     CODECS,
     ColumnChunk,

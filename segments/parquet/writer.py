@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from txnlog.segments.batch_encoder import SegmentEnd, SupportsWrite
-from txnlog.segments.compression import Compression
-from txnlog.segments.identity import NO_TAG
+from txnlog.segments.batch_header import NO_TAG, Compression
 from txnlog.segments.parquet.bounds import Chunk, float_leaves, misleads, without_bounds
 from txnlog.segments.parquet.encodings import (
     LARGEST_PAGE_BYTES,

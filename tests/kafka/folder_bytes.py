@@ -11,8 +11,8 @@ import crc32c
 import pyarrow as pa
 
 from txnlog import IsolationLevel, Store
+from txnlog.segments.batch_header import Compression
 from txnlog.segments.batches import encode_batch, encode_marker
-from txnlog.segments.compression import Compression
 from txnlog.segments.formats.message_sets import encode_message_set
 from txnlog.segments.records import RECORD_SCHEMA
 

@@ -12,7 +12,7 @@ import pytest
 from tests.kafka.folder_bytes import batch, flip, folder, marker, offsets_and_values, wrapper
 from tests.kafka.folder_judges import batches, committed_records
 from txnlog import Producer, TopicPartition
-from txnlog.segments.compression import Compression
+from txnlog.segments.batch_header import Compression
 from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.storage import open_storage
 from txnlog.store import attach

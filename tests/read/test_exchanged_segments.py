@@ -16,8 +16,8 @@ from txnlog.errors import CorruptRecord, TxnlogError
 from txnlog.inspect.placed_indexes import check_placed_indexes, rebuild_placed_indexes
 from txnlog.inspect.segments import check_placed_segment
 from txnlog.names import TopicPartition
+from txnlog.segments.batch_header import tag_of
 from txnlog.segments.batches import decode_batch, decode_header
-from txnlog.segments.identity import tag_of
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach

@@ -58,8 +58,8 @@ def typed_records() -> pa.RecordBatch:
 def files() -> Iterator[tuple[str, bytes]]:
     """The names and bytes of all golden files, by today's code."""
     from tests.support.segments.kafka_judges import JUDGES
+    from txnlog.segments.batch_header import Compression
     from txnlog.segments.batches import encode_batch, encode_marker
-    from txnlog.segments.compression import Compression
     from txnlog.segments.formats.message_sets import encode_message_set
     from txnlog.segments.writer import SegmentWriter
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.examples import some
-from txnlog.segments.compression import Compression
+from txnlog.segments.batch_header import Compression
 from txnlog.segments.formats.codecs import XERIAL_MAGIC, compress, decompress
 from txnlog.segments.formats.lz4_checksum import with_standard_checksum, with_v0_checksum, xxh32
 

@@ -15,9 +15,9 @@ from tests.segments.golden_files import (
     typed_records,
 )
 from tests.support.segments.segment_samples import Row, file_of, rows_of
+from txnlog.segments.batch_header import NO_TAG, SegmentIdentity
 from txnlog.segments.batches import decode_batch
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.identity import NO_TAG, SegmentIdentity
 from txnlog.segments.inspect.dump import dump_segment, verify_batches
 from txnlog.segments.markers import COMMIT, ControlMarker
 from txnlog.segments.reader import read_segment

@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.segments.kafka_judges import JUDGES, Judge, Marker, markers_read
 from tests.support.segments.segment_samples import Row, batch_of, random_records, rows_of
+from txnlog.segments.batch_header import Compression
 from txnlog.segments.batches import decode_batch, encode_batch, encode_marker
-from txnlog.segments.compression import Compression
 from txnlog.segments.formats.message_sets import encode_message_set
 
 MIXED: list[Row] = [

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.support.segments.segment_samples import file_of, numbered
+from txnlog.segments.batch_header import Compression
 from txnlog.segments.batches import encode_batch
-from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.formats.message_sets import encode_message_set
 from txnlog.segments.inspect.dump import dump_segment

@@ -15,8 +15,8 @@ from tests.support.examples import some
 from tests.support.segments.message_layout import message, resealed_message
 from tests.support.segments.segment_samples import Row, batch_of, numbered, random_records, rows_of
 from tests.support.tiers import more
+from txnlog.segments.batch_header import Compression
 from txnlog.segments.batches import DecodedBatch, decode_batch, decode_header
-from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnknownCodec, UnsupportedCompression
 from txnlog.segments.formats.codecs import compress
 from txnlog.segments.formats.message_sets import encode_message_set

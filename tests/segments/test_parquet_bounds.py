@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import dataset, parquet
 
-from txnlog.segments.compression import Compression
+from txnlog.segments.batch_header import Compression
 from txnlog.segments.parquet.writer import RowGroupEncoder
 
 NAN = math.nan

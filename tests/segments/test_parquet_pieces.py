@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.segments.decoded_rows import count_decoded
 from tests.support.segments.segment_samples import batch_of, numbered
+from txnlog.segments.batch_header import SegmentIdentity
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.parquet import reader
 from txnlog.segments.parquet.footer import read_footer
 from txnlog.segments.reader import SegmentBatch, read_segment

@@ -21,9 +21,8 @@ from pyarrow import parquet
 from tests.support.examples import share_of
 from tests.support.segments.segment_samples import Row, batch_of, file_of, numbered, random_records
 from txnlog.segments import untrusted
-from txnlog.segments.compression import Compression
+from txnlog.segments.batch_header import Compression, SegmentIdentity
 from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
-from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.inspect.dump import dump_segment
 from txnlog.segments.parquet.footer import footer_tag, read_footer
 from txnlog.segments.parquet.open_segment import WHOLE_BYTES, ParquetSegment

@@ -16,9 +16,8 @@ from tests.support.segments.rows_layout import HEADER, batch, raw_records, recor
 from tests.support.segments.segment_layout import crc32c, resealed
 from tests.support.segments.segment_samples import Row, batch_of, numbered, random_records, rows_of
 from tests.support.tiers import more
-from txnlog.segments.batch_header import DELETE_HORIZON
+from txnlog.segments.batch_header import DELETE_HORIZON, Compression
 from txnlog.segments.batches import decode_batch, encode_batch, encode_marker
-from txnlog.segments.compression import Compression
 from txnlog.segments.errors import (
     CorruptRecord,
     RecordTooLarge,

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tests.support.examples import some
 from tests.support.segments.rows_layout import batch, fields, record, resealed_rows, varint
 from tests.support.segments.segment_samples import Row, batch_of, numbered, random_records, rows_of
+from txnlog.segments.batch_header import Compression
 from txnlog.segments.batches import decode_batch, encode_batch
-from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnknownCodec
 from txnlog.segments.formats.codecs import XERIAL_MAGIC
 

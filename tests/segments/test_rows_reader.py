@@ -18,11 +18,10 @@ from tests.support.segments.segment_samples import (
     numbered,
     segment,
 )
+from txnlog.segments.batch_header import Compression, SegmentIdentity
 from txnlog.segments.batches import encode_batch, encode_marker
-from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.formats.message_sets import encode_message_set
-from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.inspect.dump import dump_segment, verify_batches
 from txnlog.segments.reader import find_timestamp, read_segment, scan_headers
 

@@ -15,8 +15,8 @@ from tests.support.examples import some
 from tests.support.segments.batch_damage import check_corrupt, check_flipped_bits, decode_damaged
 from tests.support.segments.segment_layout import raw_batches, resealed
 from tests.support.segments.segment_samples import Row, batch_of, numbered, random_records, rows_of
+from txnlog.segments.batch_header import Compression
 from txnlog.segments.batches import decode_batch, encode_batch
-from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat
 
 LZ4_FRAME = b"\x04\x22\x4d\x18"

@@ -10,9 +10,8 @@ import pytest
 
 from tests.support.segments.segment_layout import crc32c, raw_batches, resealed
 from tests.support.segments.segment_samples import batch_of, numbered, segment
-from txnlog.segments.batch_header import DELETE_HORIZON, HEADER_BYTES, BatchHeader
+from txnlog.segments.batch_header import DELETE_HORIZON, HEADER_BYTES, BatchHeader, Compression
 from txnlog.segments.batches import decode_batch, encode_batch
-from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnknownMagic, UnsupportedCompression
 
 

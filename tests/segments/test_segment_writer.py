@@ -17,9 +17,8 @@ from tests.support.segments.segment_samples import (
     random_records,
     segment,
 )
-from txnlog.segments.compression import Compression
+from txnlog.segments.batch_header import Compression, SegmentIdentity
 from txnlog.segments.errors import RecordTooLarge, SegmentTooLarge, UnsupportedRecordFormat
-from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.indexes.sparse import OffsetIndex
 from txnlog.segments.reader import read_segment
 from txnlog.segments.records import record_sizes

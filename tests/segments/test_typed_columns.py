@@ -12,11 +12,9 @@ import pytest
 from tests.support.segments.batch_damage import check_flipped_bits, decode, decode_damaged
 from tests.support.segments.segment_layout import resealed
 from tests.support.segments.segment_samples import file_of, numbered
-from txnlog.segments.batch_header import MAGIC_TYPED_COLUMNS
+from txnlog.segments.batch_header import MAGIC_TYPED_COLUMNS, Compression, SegmentIdentity, tag_of
 from txnlog.segments.batches import decode_batch, encode_batch
-from txnlog.segments.compression import Compression
 from txnlog.segments.errors import CorruptRecord, UnsupportedRecordFormat
-from txnlog.segments.identity import SegmentIdentity, tag_of
 from txnlog.segments.inspect.dump import dump_segment, verify_batches
 from txnlog.segments.reader import find_timestamp, read_segment
 from txnlog.segments.records import HEADERS_TYPE, TIMESTAMP_TYPE

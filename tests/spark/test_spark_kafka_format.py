@@ -12,9 +12,8 @@ from pyspark.sql import SparkSession
 from tests.spark.spark_helpers import fill, load, numbers, save, stored, values
 from txnlog import Store
 from txnlog.inspect.descriptions import SegmentDescription
-from txnlog.segments.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, BatchHeader
+from txnlog.segments.batch_header import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, BatchHeader, Compression
 from txnlog.segments.batches import decode_header, encode_batch, encode_marker
-from txnlog.segments.compression import Compression
 from txnlog.segments.records import normalize
 from txnlog.spark import transaction
 

@@ -15,8 +15,7 @@ from txnlog import CompressionType
 from txnlog.config import check_merged_topic_config, check_topic_config
 from txnlog.errors import CorruptRecord, InvalidConfig
 from txnlog.names import TopicPartition
-from txnlog.segments.batch_header import CODEC_BITS
-from txnlog.segments.compression import Compression
+from txnlog.segments.batch_header import CODEC_BITS, Compression
 from txnlog.store import Store
 
 KAFKA = {"record.format": "kafka"}

@@ -12,7 +12,7 @@ from txnlog import Producer, Store
 from txnlog.config import CompressionType
 from txnlog.errors import InvalidRecord
 from txnlog.inspect.segments import open_segment
-from txnlog.segments.compression import Compression
+from txnlog.segments.batch_header import Compression
 from txnlog.segments.inspect.dump import dump_segment
 from txnlog.testing import VirtualClock
 from txnlog.write.topic_buffer import METADATA_MAX_AGE_S

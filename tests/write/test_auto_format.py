@@ -18,7 +18,7 @@ from txnlog.errors import InvalidConfig, RecordTooLarge
 from txnlog.inspect.segments import open_segment
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import OWN_FILE
-from txnlog.segments.compression import Compression
+from txnlog.segments.batch_header import Compression
 from txnlog.segments.inspect.dump import dump_segment
 from txnlog.segments.records import normalize
 from txnlog.segments.writer import PARQUET_FROM_BYTES, SegmentSummary, SegmentWriter

@@ -17,7 +17,7 @@ from tests.support.tiers import more
 from txnlog.clock import SystemClock
 from txnlog.errors import InvalidRecord, RecordTooLarge, StorageError
 from txnlog.log.uploads import UploadedSegment
-from txnlog.segments.compression import Compression
+from txnlog.segments.batch_header import Compression
 from txnlog.segments.records import HEADERS_TYPE, normalize, record_sizes
 from txnlog.segments.writer import SegmentWriter
 from txnlog.storage import open_storage

@@ -38,7 +38,7 @@ from txnlog.errors import (
 )
 from txnlog.names import TopicPartition
 from txnlog.schema import TopicSchema
-from txnlog.segments.identity import NO_TAG
+from txnlog.segments.batch_header import NO_TAG
 from txnlog.segments.records import HEADERS_TYPE
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach

@@ -13,7 +13,7 @@ from txnlog.config import topic_setting
 from txnlog.display import Shown
 from txnlog.names import OWN_FILE, SegmentPaths, SegmentRef
 from txnlog.schema import TopicSchema
-from txnlog.segments.identity import SegmentIdentity
+from txnlog.segments.batch_header import SegmentIdentity
 from txnlog.state.transaction import (
     HELP_AFTER_MS,
     EntryRef,

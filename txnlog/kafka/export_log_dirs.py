@@ -37,9 +37,9 @@ from txnlog.segments.batch_header import (
     NO_SEQUENCE,
     TRANSACTIONAL,
     BatchHeader,
+    Compression,
 )
 from txnlog.segments.batches import DecodedBatch, encode_batch, encode_marker
-from txnlog.segments.compression import Compression
 from txnlog.segments.formats.message_sets import encode_message_set
 from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES
 from txnlog.segments.indexes.transactions import NO_MARKER, AbortedTransaction, TransactionIndex

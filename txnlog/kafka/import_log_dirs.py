@@ -32,8 +32,8 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.read.plan import SegmentRange
 from txnlog.read.stored_reader import load_transaction_index
+from txnlog.segments.batch_header import NO_CRC
 from txnlog.segments.batches import MAX_HEADER_BYTES, DecodedBatch, decode_header
-from txnlog.segments.identity import NO_CRC
 from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES, IndexBuilder
 from txnlog.segments.indexes.transactions import NO_MARKER, AbortedTransaction, TransactionIndex
 from txnlog.segments.inspect.dump import DumpedBatch, dump_segment, indexed_offsets

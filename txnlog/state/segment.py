@@ -27,7 +27,7 @@ from txnlog.limits import (
     TimeMs,
 )
 from txnlog.names import OWN_FILE
-from txnlog.segments.identity import NO_CRC, NO_TAG, SegmentIdentity
+from txnlog.segments.batch_header import NO_CRC, NO_TAG, SegmentIdentity
 
 
 class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):

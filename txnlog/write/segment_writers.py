@@ -6,7 +6,7 @@ from txnlog.config import TopicConfig
 from txnlog.log.uploads import TopicSpec
 from txnlog.names import parquet_name
 from txnlog.segments.batch_encoder import SupportsWrite
-from txnlog.segments.identity import tag_of
+from txnlog.segments.batch_header import tag_of
 from txnlog.segments.writer import SegmentWriter
 from txnlog.state.producers import ProducerRef
 from txnlog.state.transaction import TransactionRef

@@ -10,9 +10,8 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
+from txnlog.segments.batch_header import Compression, SegmentIdentity
 from txnlog.segments.batches import encode_batch
-from txnlog.segments.compression import Compression
-from txnlog.segments.identity import SegmentIdentity
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.records import RECORD_SCHEMA, normalize
 from txnlog.segments.segment_file import SegmentFile
