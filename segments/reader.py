@@ -37,7 +37,6 @@ from txnlog.segments.parquet.chosen_rows import RowChoice, chosen_calls
 from txnlog.segments.parquet.open_segment import ParquetSegment
 from txnlog.segments.parquet.open_segment import first_chunk as parquet_first_chunk
 from txnlog.segments.parquet.reader import RowGroupRecords, WantedRows, row_group_calls
-from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
 from txnlog.segments.records import (
     TIMESTAMP_COLUMNS,
     Int32Array,
@@ -46,7 +45,13 @@ from txnlog.segments.records import (
     timestamps_ms,
 )
 from txnlog.segments.schema_columns import Columns
-from txnlog.segments.segment_file import SegmentFile, SizedCall, work_on
+from txnlog.segments.segment_file import (
+    DEFAULT_CHUNK_BYTES,
+    SegmentFile,
+    SizedCall,
+    Window,
+    work_on,
+)
 
 # A scan of headers fetches this much, and skips payloads that are worth a request of their own;
 # smaller ones are read, because a request costs as much as some hundred KiB.

@@ -40,10 +40,9 @@ from txnlog.segments.errors import CorruptRecord, UnsupportedCompression, Unsupp
 from txnlog.segments.parquet.footer import CHECKSUMS_KEY, read_tail
 from txnlog.segments.parquet.open_segment import ParquetSegment
 from txnlog.segments.parquet.reader import read_row_groups
-from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, Window
 from txnlog.segments.reader import check_order, read_batch, read_header
 from txnlog.segments.records import TIMESTAMP_COLUMNS, time_column, timestamps_ms
-from txnlog.segments.segment_file import SegmentFile
+from txnlog.segments.segment_file import DEFAULT_CHUNK_BYTES, SegmentFile, Window
 
 _SEARCH_BYTES = 1 << 20
 _SEARCH_TIMES = 100

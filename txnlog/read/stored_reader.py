@@ -27,7 +27,6 @@ from txnlog.read.plan import Place, SegmentRange, join_reads
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.indexes.transactions import TransactionIndex
 from txnlog.segments.parquet.chosen_rows import RowChoice
-from txnlog.segments.read_ahead import DEFAULT_CHUNK_BYTES, aligned_chunks
 from txnlog.segments.reader import (
     SegmentBatch,
     SkipBatch,
@@ -37,6 +36,7 @@ from txnlog.segments.reader import (
     row_group_batches,
 )
 from txnlog.segments.schema_columns import Columns
+from txnlog.segments.segment_file import DEFAULT_CHUNK_BYTES, aligned_chunks
 from txnlog.storage.ahead import MAX_AHEAD_BYTES, InTurn, SizedCall
 from txnlog.storage.base import Storage
 
