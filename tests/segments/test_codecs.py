@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.support.examples import some
 from txnlog.segments.batch_header import Compression
 from txnlog.segments.formats.codecs import XERIAL_MAGIC, compress, decompress
-from txnlog.segments.formats.lz4_checksum import with_standard_checksum, with_v0_checksum, xxh32
+from txnlog.segments.formats.message_sets import with_standard_checksum, with_v0_checksum, xxh32
 
 CODECS = list(Compression)[1:]
 TEXT = b"to be or not to be, " * 10_000
