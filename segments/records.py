@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -450,3 +450,27 @@ def _check_headers_type(kind: pa.DataType) -> None:
     raise UnsupportedRecordFormat(
         f"column 'headers' is {kind}; a list of structs with the fields key and value is needed"
     )
+
+
+def choose_columns(columns: Sequence[str] | None) -> list[str]:
+    """The names of the columns to decode; None means all. Raises UnsupportedRecordFormat."""
+    wanted = RECORD_SCHEMA.names if columns is None else list(columns)
+    for name in wanted:
+        if name not in RECORD_SCHEMA.names:
+            raise UnsupportedRecordFormat(
+                f"there is no column {name!r}; the batch has {RECORD_SCHEMA.names}"
+            )
+    return wanted
+
+
+def schema_of(wanted: Sequence[str]) -> pa.Schema:
+    """The part of RECORD_SCHEMA with these columns, in this order."""
+    return pa.schema([RECORD_SCHEMA.field(name) for name in wanted])
+
+
+def decode_wanted(
+    wanted: Sequence[str], decoders: Mapping[str, Callable[[], pa.Array]]
+) -> pa.RecordBatch:
+    """The wanted columns; ``decoders`` has a function for each column of RECORD_SCHEMA."""
+    arrays = [decoders[name]() for name in wanted]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema_of(wanted))

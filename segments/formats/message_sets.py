@@ -39,7 +39,6 @@ from txnlog.segments.errors import (
     UnsupportedCompression,
 )
 from txnlog.segments.formats.codecs import check_uncompressed, compress, decompress
-from txnlog.segments.formats.projection import choose_columns, decode_wanted
 from txnlog.segments.formats.slices import (
     NULL_LENGTH,
     all_bytes,
@@ -54,6 +53,8 @@ from txnlog.segments.records import (
     DecodedRecords,
     Int32Array,
     Int64Array,
+    choose_columns,
+    decode_wanted,
     empty_headers,
     timestamps_ms,
 )

@@ -21,7 +21,6 @@ import pyarrow as pa
 from txnlog.segments.batch_header import BatchHeader, BytesLike, Compression
 from txnlog.segments.errors import UnsupportedCompression, UnsupportedRecordFormat
 from txnlog.segments.formats.codecs import check_uncompressed, compress, decompress
-from txnlog.segments.formats.projection import choose_columns, schema_of
 from txnlog.segments.formats.slices import NULL_LENGTH, value_lengths
 from txnlog.segments.records import (
     HEADERS_TYPE,
@@ -29,7 +28,9 @@ from txnlog.segments.records import (
     TIMESTAMP_TYPE,
     DecodedRecords,
     Int32Array,
+    choose_columns,
     default_column,
+    schema_of,
     timestamps_ms,
 )
 

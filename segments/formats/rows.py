@@ -20,7 +20,6 @@ import pyarrow as pa
 from txnlog.segments.batch_header import BatchHeader, BytesLike, Compression
 from txnlog.segments.errors import RecordTooLarge, UnsupportedRecordFormat
 from txnlog.segments.formats.codecs import check_uncompressed, compress, decompress
-from txnlog.segments.formats.projection import choose_columns, decode_wanted, schema_of
 from txnlog.segments.formats.row_headers import decode_headers, encode_headers, locate_headers
 from txnlog.segments.formats.slices import (
     NULL_LENGTH,
@@ -44,8 +43,11 @@ from txnlog.segments.records import (
     DecodedRecords,
     Int32Array,
     Int64Array,
+    choose_columns,
     concat_batches,
+    decode_wanted,
     empty_headers,
+    schema_of,
     timestamps_ms,
 )
 
