@@ -26,8 +26,7 @@ from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES
 from txnlog.segments.records import Int64Array, record_sizes
 from txnlog.segments.writer import SegmentWriter
 from txnlog.storage.base import Storage, Upload
-from txnlog.write.segment_uploads import discard_segments
-from txnlog.write.segment_writers import new_segment_writer
+from txnlog.write.segment_uploads import discard_segments, new_segment_writer
 
 
 @dataclass(slots=True, eq=False)
