@@ -55,8 +55,7 @@ from txnlog.storage.probe import probe
 from txnlog.storage.reach import own_options
 from txnlog.storage.read_only import SalvagedStorage
 from txnlog.storage.registry import check_whole, find_other, in_time
-from txnlog.write.partition_function import PartitionFunction
-from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
+from txnlog.write.partitioner import DEFAULT_PARTITIONER, PartitionFunction, check_partitioner
 from txnlog.write.retries import Retries
 from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES
 from txnlog.write.writer_settings import WriterSettings

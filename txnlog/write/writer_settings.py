@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from txnlog.config import Acks, WriterCodec
 from txnlog.storage.base import Storage
-from txnlog.write.partition_function import PartitionFunction
-from txnlog.write.partitioner import DEFAULT_PARTITIONER
+from txnlog.write.partitioner import DEFAULT_PARTITIONER, PartitionFunction
 from txnlog.write.retries import Retries
 from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES
 
