@@ -56,9 +56,8 @@ from txnlog.storage.reach import own_options
 from txnlog.storage.read_only import SalvagedStorage
 from txnlog.storage.registry import check_whole, find_other, in_time
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, PartitionFunction, check_partitioner
-from txnlog.write.retries import Retries
 from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES
-from txnlog.write.writer_settings import WriterSettings
+from txnlog.write.writer_settings import Retries, WriterSettings
 
 if TYPE_CHECKING:
     import pyarrow.compute

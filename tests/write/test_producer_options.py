@@ -30,7 +30,7 @@ from txnlog.storage.base import Storage
 from txnlog.storage.failure_messages import failure
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
-from txnlog.write.retries import Retries
+from txnlog.write.writer_settings import Retries
 
 T0 = TopicPartition("t", 0)
 

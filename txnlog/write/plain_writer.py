@@ -20,8 +20,8 @@ from txnlog.names import TopicPartition
 from txnlog.state.producers import ProducerRef
 from txnlog.storage.together import submit
 from txnlog.write.deliveries import SentBatch, refuse
-from txnlog.write.retries import Retries
 from txnlog.write.topic_buffer import TopicBuffer
+from txnlog.write.writer_settings import Retries
 
 _MAX_QUEUED_FLUSHES = 8
 """How many flushes may be queued with acks=0; the next one waits for the first."""
