@@ -45,9 +45,8 @@ from txnlog.state.segment import RewrittenFile, Segment
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Purged
 from txnlog.tables.table_files import copied_segment, is_copy, segment_of_copy
-from txnlog.write.row_values import make_rows, plain_columns
+from txnlog.write.row_values import make_column, make_rows, plain_columns
 from txnlog.write.typed_records import TypedRecords
-from txnlog.write.typed_rows import make_column
 
 MOST_KEY_BYTES: Final = 64 << 20
 _BYTES_PER_ENTRY: Final = 256 << 20

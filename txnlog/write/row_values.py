@@ -1,20 +1,24 @@
-"""Lists of mappings or dataclasses, as users send them, as the values of each column."""
+"""Records of a typed topic, sent as mappings or dataclasses, as the values of each column."""
 
 from __future__ import annotations
 
 import datetime as dt
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
-from operator import itemgetter
+from itertools import chain, repeat
+from operator import contains, itemgetter
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from txnlog.columns.python_values import kinds_of, values_by_name
+from txnlog.columns.python_values import Values, infer, kinds_of, make_array, values_by_name
 from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP
-from txnlog.segments.records import CONVERSION_ERRORS, TIMESTAMP_TYPE
+from txnlog.segments.records import CONVERSION_ERRORS, HEADERS_TYPE, TIMESTAMP_TYPE
+from txnlog.segments.schema_columns import default_of
+from txnlog.write.typed_records import TypedRecords
 
 _HEADERS = pa.map_(pa.string(), pa.binary())
 _PLAIN = {
@@ -114,3 +118,61 @@ def _make(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if isinstance(array, pa.ChunkedArray):
         raise InvalidRecord(f"{name!r} is larger than 2 GiB: send fewer records at once")
     return array
+
+
+def make_record(
+    records: TypedRecords,
+    row: object,
+    timestamp_ms: int | None,
+    headers: Sequence[tuple[str, bytes | None]],
+    now_ms: int,
+) -> pa.RecordBatch:
+    """A batch of one record, checked like any batch. Raises InvalidRecord.
+
+    In the row structs are mappings too, and maps are mappings or lists of pairs. A true
+    ``_deleted`` makes it a deletion.
+    """
+    if not isinstance(row, Mapping):
+        raise InvalidRecord(
+            f"topic {records.topic!r} has a schema, so a record is a mapping of its columns to "
+            f"values, not {type(row).__name__}; for many records use send_batch"
+        )
+    given: dict[str, pa.Array] = {
+        TIMESTAMP: pa.array([timestamp_ms], pa.int64()),
+        HEADERS: pa.array([[{"key": k, "value": v} for k, v in headers]], HEADERS_TYPE),
+    }
+    for name, value in row.items():
+        if name in given or not isinstance(name, str):
+            raise records.refusal(
+                f"{name!r} is not a column; times and headers are arguments of send"
+            )
+        given[name] = make_column(records, [value], name)
+    return records.normalize(pa.RecordBatch.from_pydict(given), now_ms)
+
+
+def make_columns(records: TypedRecords, rows: Values) -> dict[str, pa.Array]:
+    """The columns of some mappings, or of some dataclasses of one kind, to be normalised.
+
+    Raises InvalidRecord; which record it is, the caller finds out.
+    """
+    columns = values_by_name(rows)
+    records.check_names([*columns])
+    made = {}
+    for name, values in columns.items():
+        array = metadata_column(name, values)
+        if array is None:
+            array = make_column(records, values, name)
+            default = default_of(records.columns.field(name))
+            if default is not None and isinstance(rows[0], Mapping):
+                given = np.fromiter(map(contains, rows, repeat(name)), bool, len(rows))
+                array = pc.if_else(pa.array(given), array, default)
+        made[name] = array
+    return made
+
+
+def make_column(records: TypedRecords, values: Values, name: str) -> pa.Array:
+    """At least one value as a column. Raises InvalidRecord."""
+    columns = records.record_columns
+    if name in columns.names and name != DELETED:
+        return make_array(values, columns.field(name), name, records.refusal)
+    return infer(values, name, records.refusal)

@@ -66,10 +66,9 @@ from txnlog.write.record_checks import (
     explicit_partitions,
     to_bytes,
 )
-from txnlog.write.row_values import make_rows, plain_columns
+from txnlog.write.row_values import make_columns, make_record, make_rows, plain_columns
 from txnlog.write.segment_uploads import SegmentUploader, UploadBudget, discard_segments
 from txnlog.write.typed_records import TypedRecords
-from txnlog.write.typed_rows import make_columns, make_record
 from txnlog.write.writer_settings import WriterSettings
 
 WritesAs: TypeAlias = Callable[[str], ProducerRef | TransactionRef]

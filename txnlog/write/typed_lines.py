@@ -20,7 +20,7 @@ from pyarrow import types
 from txnlog.errors import InvalidRecord
 from txnlog.schema import DELETED, HEADERS, PARTITION, TIMESTAMP, TopicSchema
 from txnlog.segments.schema_columns import children
-from txnlog.write.row_values import first_wrong
+from txnlog.write.row_values import first_wrong, make_columns
 from txnlog.write.text_records import (
     BINARY_FACTOR,
     Headers,
@@ -35,7 +35,6 @@ from txnlog.write.text_records import (
     refuse_repeated,
 )
 from txnlog.write.typed_records import TypedRecords
-from txnlog.write.typed_rows import make_columns
 
 if TYPE_CHECKING:
     from txnlog.write.paced_stream import PacedStream
