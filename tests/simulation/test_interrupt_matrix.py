@@ -101,7 +101,7 @@ class OnDisk(Commit):
 
     watched: ClassVar[tuple[str, ...]] = (
         *("storage/adapters/local.py", "storage/together.py", "storage/base.py"),
-        *("storage/buffered_uploads.py", "storage/spool.py", "write/segment_uploads.py"),
+        *("storage/buffered_uploads.py", "write/segment_uploads.py"),
     )
 
 

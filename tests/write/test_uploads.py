@@ -23,7 +23,7 @@ from txnlog.segments.records import normalize
 from txnlog.storage import open_storage
 from txnlog.storage.adapters import local
 from txnlog.storage.base import Storage, Upload
-from txnlog.storage.spool import write_all
+from txnlog.storage.buffered_uploads import write_all
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, VirtualClock
 from txnlog.write import segment_uploads as uploads

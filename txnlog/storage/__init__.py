@@ -13,12 +13,11 @@ from pathlib import Path
 
 from txnlog.errors import InvalidOption, UnsupportedFilesystem
 from txnlog.storage.base import Address, Storage, Upload, check_name
-from txnlog.storage.buffered_uploads import BufferedUpload, SpooledUpload
+from txnlog.storage.buffered_uploads import BufferedUpload, Spool, SpooledUpload
 from txnlog.storage.failure_messages import failure, redact, secrets_of
 from txnlog.storage.option_types import parse_options
 from txnlog.storage.registry import Adapter, find_adapter, known_protocols
 from txnlog.storage.server_storage import ServerStorage
-from txnlog.storage.spool import Spool
 
 __all__ = [
     "Adapter",

@@ -19,9 +19,8 @@ from typing import Any, TypeVar
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.storage.adapters.connected import ConnectedStorage
 from txnlog.storage.base import Upload, check_name, lasts, may_be_listed
-from txnlog.storage.buffered_uploads import SpooledUpload
+from txnlog.storage.buffered_uploads import Spool, SpooledUpload
 from txnlog.storage.failure_messages import failure, port_of, split_url
-from txnlog.storage.spool import Spool
 
 T = TypeVar("T")
 

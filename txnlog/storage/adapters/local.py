@@ -25,8 +25,8 @@ from txnlog.storage.adapters import inside
 from txnlog.storage.adapters.held_folders import HeldFolder, forget_let_go, hold_folder
 from txnlog.storage.adapters.inside import Inside, absolute, open_folder_above
 from txnlog.storage.base import Address, Storage, Upload, check_name, may_be_listed
+from txnlog.storage.buffered_uploads import write_all
 from txnlog.storage.failure_messages import failure
-from txnlog.storage.spool import write_all
 from txnlog.storage.whole import check_whole
 
 _TEMPORARY = ".tmp"

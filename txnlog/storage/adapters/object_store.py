@@ -17,9 +17,8 @@ from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.storage.adapters.connected import ConnectedStorage
 from txnlog.storage.adapters.http_answers import Answer, RequestFailed, patiently
 from txnlog.storage.base import Upload, check_name, may_be_listed
-from txnlog.storage.buffered_uploads import SpooledUpload
+from txnlog.storage.buffered_uploads import Spool, SpooledUpload
 from txnlog.storage.failure_messages import failure
-from txnlog.storage.spool import Spool
 from txnlog.storage.whole import TooLarge
 
 READING = "reading"

@@ -22,11 +22,10 @@ from urllib.parse import urlsplit
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.storage.adapters.connected import ConnectedStorage
 from txnlog.storage.base import Storage, Upload, check_name, may_be_listed
-from txnlog.storage.buffered_uploads import SpooledUpload
+from txnlog.storage.buffered_uploads import Spool, SpooledUpload
 from txnlog.storage.case_folding import CaseFolding
 from txnlog.storage.failure_messages import failure, port_of, secrets_of, split_url
 from txnlog.storage.fork_safe_lock import ForkSafeLock
-from txnlog.storage.spool import Spool
 
 if TYPE_CHECKING:
     from txnlog.storage.adapters.sftp_client import SftpClient

@@ -17,11 +17,10 @@ from urllib.parse import quote, unquote
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.base import Address, Storage, Upload, check_name, lasts, may_be_listed
-from txnlog.storage.buffered_uploads import SpooledUpload
+from txnlog.storage.buffered_uploads import Spool, SpooledUpload
 from txnlog.storage.case_folding import CaseFolding
 from txnlog.storage.failure_messages import failure, redact, redact_url, secrets_of
 from txnlog.storage.fork_safe_lock import ForkSafeLock
-from txnlog.storage.spool import Spool
 from txnlog.storage.whole import TooLarge, check_whole
 
 _TEMPORARY = ".tmp"

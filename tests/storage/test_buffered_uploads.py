@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from txnlog.errors import StorageError
-from txnlog.storage.buffered_uploads import SpooledUpload
-from txnlog.storage.spool import Spool
+from txnlog.storage.buffered_uploads import Spool, SpooledUpload
 
 pytestmark = pytest.mark.usefixtures("frozen_heap")
 
