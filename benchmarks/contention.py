@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from txnlog.clock import SystemClock
 from txnlog.producer import Producer
-from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import Storage, Upload
 from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.threads import MAX_AHEAD_BYTES, SizedCall
 from txnlog.store import attach
 from txnlog.testing import HeapStorage
 

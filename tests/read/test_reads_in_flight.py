@@ -14,7 +14,7 @@ from txnlog.clock import SystemClock
 from txnlog.errors import CorruptRecord
 from txnlog.names import TopicPartition
 from txnlog.segments.reader import read_segment
-from txnlog.storage import ahead
+from txnlog.storage import threads
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
@@ -67,7 +67,7 @@ class MeetingListings(MeetingStorage):
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """All requests are taken for long ones. Afterwards all threads end."""
-    monkeypatch.setattr(ahead, "_WORTH_A_THREAD_S", -1.0)
+    monkeypatch.setattr(threads, "_WORTH_A_THREAD_S", -1.0)
     yield
     left = [t for t in threading.enumerate() if t.name.startswith("txnlog-ahead")]
     for thread in left:

@@ -25,7 +25,7 @@ from txnlog.replication.roots.epochs import joining
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.state.transaction import HELP_AFTER_MS
 from txnlog.storage.adapters.local import LocalStorage
-from txnlog.storage.together import run_together
+from txnlog.storage.threads import run_together
 from txnlog.tables.pinned_topic import PinnedTopic
 from txnlog.testing import VirtualClock
 

@@ -100,7 +100,7 @@ class OnDisk(Commit):
     """The same on a disk, whose files and threads are to be left in order, too."""
 
     watched: ClassVar[tuple[str, ...]] = (
-        *("storage/adapters/local.py", "storage/together.py", "storage/base.py"),
+        *("storage/adapters/local.py", "storage/threads.py", "storage/base.py"),
         *("storage/buffered_uploads.py", "write/segment_uploads.py"),
     )
 

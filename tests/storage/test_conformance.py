@@ -22,7 +22,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.support.storage.fake_webhdfs import run_fake_webhdfs
 from txnlog.errors import PutIfAbsentBroken
-from txnlog.storage import open_storage, together
+from txnlog.storage import open_storage, threads
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.storage.probe import probe
@@ -130,13 +130,13 @@ def test_an_interrupted_gather_leaves_nothing_running(monkeypatch: pytest.Monkey
     """After Ctrl-C calls that run have ended, and no other begins behind what cleans up."""
     released = threading.Event()
 
-    stop = together._Round.stop
+    stop = threads._Round.stop
 
-    def release_and_stop(calls: together._Round[None]) -> None:
+    def release_and_stop(calls: threads._Round[None]) -> None:
         released.set()
         stop(calls)
 
-    monkeypatch.setattr(together._Round, "stop", release_and_stop)
+    monkeypatch.setattr(threads._Round, "stop", release_and_stop)
     busy = threading.Barrier(PARALLEL_REQUESTS + 1)
     began: list[int] = []
     ended: list[int] = []

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from txnlog.errors import CorruptRecord
-from txnlog.storage.ahead import InTurn
+from txnlog.storage.threads import InTurn
 
 Calls = list[Callable[[], int]]
 

@@ -12,15 +12,14 @@ import pytest
 
 from tests.support.runtime.interrupts import Point, Tracer
 from txnlog.clock import Signal
-from txnlog.storage.ahead import Waits, run_ahead, work_ahead
-from txnlog.storage.together import THREADS, run_together
+from txnlog.storage.threads import THREADS, Waits, run_ahead, run_together, work_ahead
 
 STANDARD = (
     *(str(module.__file__) for module in (threading, queue)),
     futures.__path__[0] + "/_base.py",
 )
 """Where the standard library waits in several steps."""
-WATCHED = ("clock.py", "storage/together.py", "storage/ahead.py", *STANDARD)
+WATCHED = ("clock.py", "storage/threads.py", *STANDARD)
 
 
 def wait_for_a_signal() -> None:

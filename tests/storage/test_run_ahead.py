@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.runtime.forked_child import in_child
 from txnlog.errors import StorageError
-from txnlog.storage import ahead, together
+from txnlog.storage import threads
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 from txnlog.store import attach
 from txnlog.testing import VirtualClock
@@ -25,7 +25,7 @@ def _threads() -> list[threading.Thread]:
 @pytest.fixture
 def waiting(memory_storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
     """A storage whose requests are taken for long ones. Afterwards all threads end."""
-    monkeypatch.setattr(ahead, "_WORTH_A_THREAD_S", -1.0)
+    monkeypatch.setattr(threads, "_WORTH_A_THREAD_S", -1.0)
     yield memory_storage
     for thread in _threads():
         thread.join(60)
@@ -84,12 +84,12 @@ def test_what_is_left_waits_for_no_thread(
     """The collector of garbage may end it where threads start, which others wait for."""
     let_go = threading.Event()
     calls: list[tuple[int, Callable[[], object]]] = [(1, lambda: 0), (1, let_go.wait)]
-    results = (waiting.run_ahead if of == "requests" else ahead.work_ahead)(calls * 50)
+    results = (waiting.run_ahead if of == "requests" else threads.work_ahead)(calls * 50)
     assert next(results) == 0
     with monkeypatch.context() as patch:
         for method in ("start", "join"):
             patch.setattr(threading.Thread, method, lambda *_: pytest.fail("it waits"))
-        patch.setattr(together.THREADS, "_mutex", None)
+        patch.setattr(threads.THREADS, "_mutex", None)
         results.close()
     assert not let_go.is_set()
     let_go.set()
@@ -167,7 +167,7 @@ def test_fast_calls_take_no_threads(
     memory_storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing waits each runs when it is asked for, in the thread that asks."""
-    monkeypatch.setattr(ahead, "_WORTH_A_THREAD_S", 60.0)
+    monkeypatch.setattr(threads, "_WORTH_A_THREAD_S", 60.0)
     here, seen = threading.get_ident(), []
 
     def note() -> None:
@@ -182,7 +182,7 @@ def test_fast_calls_take_no_threads(
 
 def test_waits_are_learnt_and_forgotten() -> None:
     """One long wait is none, two in turn are; some short ones undo it."""
-    waits = ahead.Waits()
+    waits = threads.Waits()
     told = [waits.are_long]
     now_s = 0.0
 
@@ -226,13 +226,13 @@ def test_work_is_shared_by_threads_and_comes_in_order() -> None:
     """Two wait for each other; no more are made ahead than there are processors, or than fit."""
     most = max(2, os.cpu_count() or 1)
     gauge = Gauge(2)
-    results = ahead.work_ahead(gauge.calls(40))
+    results = threads.work_ahead(gauge.calls(40))
     assert next(results) == 0
     assert len(gauge.begun) <= most + 2
     assert list(results) == list(range(1, 40))
     assert 2 <= gauge.most <= most + 1
     gauge = Gauge()
-    assert list(ahead.work_ahead(gauge.calls(9, ahead.MAX_WORK_BYTES))) == list(range(9))
+    assert list(threads.work_ahead(gauge.calls(9, threads.MAX_WORK_BYTES))) == list(range(9))
     assert gauge.most == 1
 
 
@@ -248,11 +248,11 @@ def test_errors_of_work_come_in_their_turn() -> None:
 
     found: list[int] = []
     with pytest.raises(StorageError, match="of the calls"):
-        found += ahead.work_ahead(calls())
-    results = ahead.work_ahead(calls())
+        found += threads.work_ahead(calls())
+    results = threads.work_ahead(calls())
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(StorageError, match="of a call"):
-        list(ahead.work_ahead([(1, fails), *calls_of(3)]))
+        list(threads.work_ahead([(1, fails), *calls_of(3)]))
 
 
 def calls_of(count: int) -> list[tuple[int, Callable[[], int]]]:
@@ -261,16 +261,14 @@ def calls_of(count: int) -> list[tuple[int, Callable[[], int]]]:
 
 def test_work_within_work_waits_for_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of two threads waits for work that no third one can begin: it does it itself."""
-    from txnlog.storage import together
-
-    monkeypatch.setattr(together, "MOST_THREADS", 2)
-    monkeypatch.setattr(ahead, "THREADS", together.KeptThreads())
-    inner = partial(lambda: list(ahead.work_ahead(calls_of(3))))
-    assert list(ahead.work_ahead([(1, inner)] * 6)) == [[0, 1, 2]] * 6
+    monkeypatch.setattr(threads, "MOST_THREADS", 2)
+    monkeypatch.setattr(threads, "THREADS", threads.KeptThreads())
+    inner = partial(lambda: list(threads.work_ahead(calls_of(3))))
+    assert list(threads.work_ahead([(1, inner)] * 6)) == [[0, 1, 2]] * 6
 
 
 def test_a_child_goes_on_with_work_by_itself() -> None:
-    results = ahead.work_ahead(calls_of(30))
+    results = threads.work_ahead(calls_of(30))
     assert next(results) == 0
     assert in_child(lambda: list(results)) == str([*range(1, 30)])
     assert list(results) == list(range(1, 30))

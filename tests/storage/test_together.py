@@ -12,8 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import pytest
 
 from tests.support.runtime.forked_child import in_child
-from txnlog.storage import together
-from txnlog.storage.together import KeptThreads, run_together, submit
+from txnlog.storage import threads
+from txnlog.storage.threads import KeptThreads, run_together, submit
 
 NAME = "txnlog-requests"
 
@@ -48,8 +48,8 @@ def test_no_more_threads_work_for_a_round_than_may() -> None:
 
 def test_rounds_within_rounds_do_not_wait_for_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four threads for all, and eight calls that make eight calls each that make eight each."""
-    monkeypatch.setattr(together, "MOST_THREADS", 4)
-    monkeypatch.setattr(together, "THREADS", KeptThreads())
+    monkeypatch.setattr(threads, "MOST_THREADS", 4)
+    monkeypatch.setattr(threads, "THREADS", KeptThreads())
 
     def nested(depth: int) -> int:
         return 1 if depth == 0 else sum(run_together([lambda: nested(depth - 1)] * 8, 16))
@@ -128,7 +128,7 @@ def test_importing_starts_no_thread_and_idle_ones_delay_no_exit() -> None:
     program = """
 import atexit, threading
 import txnlog
-from txnlog.storage.together import run_together
+from txnlog.storage.threads import run_together
 assert threading.active_count() == 1
 atexit.register(lambda: print(run_together([lambda: "still", lambda: "here"], 16)))
 barrier = threading.Barrier(4, timeout=30)
@@ -152,7 +152,7 @@ def test_calls_for_which_no_thread_can_be_started_run_here(monkeypatch: pytest.M
             over.set()
             wait(some)
 
-        monkeypatch.setattr(together, "wait", waited)
+        monkeypatch.setattr(threads, "wait", waited)
         after = submit(pool, lambda: done.append(1), [before])
         assert before.done(), "in the order in which they were given"
         assert done == [1]

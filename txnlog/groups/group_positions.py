@@ -21,7 +21,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
 from txnlog.state.group import CommittedOffset, GroupState, LoggedPosition, OffsetCommit
 from txnlog.state.membership import Committer
-from txnlog.storage.together import submit
+from txnlog.storage.threads import submit
 
 CommitCallback: TypeAlias = Callable[[Mapping[TopicPartition, int], TxnlogError | None], object]
 """Called with the offsets of a commit, and with the error if they were not committed."""

@@ -20,9 +20,9 @@ from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError
 from txnlog.log.chapters import Chapters, delete_files, marks_below
 from txnlog.names import LogFile
 from txnlog.state.transaction import Outcome
-from txnlog.storage.ahead import Waits
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 from txnlog.storage.create_once import confirm, create_once
+from txnlog.storage.threads import Waits
 
 _LOOKED_FOR = 64
 """Up to this many names are asked for; for more a listing is cheaper."""

@@ -21,8 +21,8 @@ from txnlog.read.schema import ScanColumns
 from txnlog.segments.parquet.statistics import ValueRange
 from txnlog.segments.segment_file import ReadRange, SegmentFile
 from txnlog.state.segment import Segment
-from txnlog.storage.ahead import MAX_AHEAD_BYTES, work_ahead
 from txnlog.storage.base import Storage
+from txnlog.storage.threads import MAX_AHEAD_BYTES, work_ahead
 
 if TYPE_CHECKING:
     from txnlog.read.row_filter import Known

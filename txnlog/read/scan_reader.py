@@ -30,8 +30,8 @@ from txnlog.segments.parquet.statistics import ValueRange, value_ranges
 from txnlog.segments.reader import SegmentBatch, read_segment
 from txnlog.segments.records import HEADERS_TYPE, timestamps_ms
 from txnlog.segments.schema_columns import Columns
-from txnlog.storage.ahead import MAX_AHEAD_BYTES
 from txnlog.storage.base import Storage
+from txnlog.storage.threads import MAX_AHEAD_BYTES
 
 if TYPE_CHECKING:
     pass

@@ -37,8 +37,8 @@ from txnlog.segments.reader import (
 )
 from txnlog.segments.schema_columns import Columns
 from txnlog.segments.segment_file import DEFAULT_CHUNK_BYTES, aligned_chunks
-from txnlog.storage.ahead import MAX_AHEAD_BYTES, InTurn, SizedCall
 from txnlog.storage.base import Storage
+from txnlog.storage.threads import MAX_AHEAD_BYTES, InTurn, SizedCall
 
 _SMALL_BYTES = 64 << 10
 """Reads up to this size may be combined: see ``Storage.small_reads_at_once``."""

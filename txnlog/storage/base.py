@@ -20,8 +20,7 @@ from types import TracebackType
 from typing import Literal, Self, TypeAlias, TypeVar
 
 from txnlog.errors import InvalidOption, StorageError
-from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, Waits, run_ahead
-from txnlog.storage.together import run_together
+from txnlog.storage.threads import MAX_AHEAD_BYTES, SizedCall, Waits, run_ahead, run_together
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Self, TypeVar
 
-from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import Address, AsOf, Kind, Storage, UnfinishedUpload, Upload
+from txnlog.storage.threads import MAX_AHEAD_BYTES, SizedCall
 
 T = TypeVar("T")
 

@@ -11,10 +11,10 @@ from collections.abc import Generator, Hashable, Iterable
 from typing import Final, TypeVar
 
 from txnlog.errors import PutIfAbsentBroken
-from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, Waits
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import FOLDER, check_before_first_write
 from txnlog.storage.server_checks import check_once, checked_for_s, mark_passed, was_probed
+from txnlog.storage.threads import MAX_AHEAD_BYTES, SizedCall, Waits
 
 T = TypeVar("T")
 

@@ -17,9 +17,9 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from txnlog.errors import ObjectNotFound, StorageError
-from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall, run_in_order
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage, Upload, check_name
 from txnlog.storage.buffered_uploads import BufferedUpload
+from txnlog.storage.threads import MAX_AHEAD_BYTES, SizedCall, run_in_order
 
 T = TypeVar("T")
 

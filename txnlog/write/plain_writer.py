@@ -18,7 +18,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import IdempotentWriter, UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.state.producers import ProducerRef
-from txnlog.storage.together import submit
+from txnlog.storage.threads import submit
 from txnlog.write.deliveries import SentBatch, refuse
 from txnlog.write.topic_buffer import TopicBuffer
 from txnlog.write.writer_settings import Retries

@@ -22,7 +22,7 @@ from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.results import FutureRecordMetadata
 from txnlog.storage.base import Storage
-from txnlog.storage.together import THREADS
+from txnlog.storage.threads import THREADS
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 

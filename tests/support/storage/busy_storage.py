@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from typing import TypeVar
 
-from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage
 from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.threads import MAX_AHEAD_BYTES, SizedCall
 from txnlog.testing import VirtualClock
 
 T = TypeVar("T")

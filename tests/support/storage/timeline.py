@@ -7,10 +7,10 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from txnlog.storage.ahead import SizedCall
 from txnlog.storage.base import Storage, Upload
 from txnlog.storage.buffered_uploads import BufferedUpload
 from txnlog.storage.forwarding import ForwardingStorage
+from txnlog.storage.threads import SizedCall
 
 T = TypeVar("T")
 

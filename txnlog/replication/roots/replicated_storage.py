@@ -41,10 +41,10 @@ from txnlog.replication.roots.soundness import (
     leaders_bytes,
 )
 from txnlog.replication.roots.uploads import ReplicatedUpload
-from txnlog.storage.ahead import MAX_AHEAD_BYTES, SizedCall
 from txnlog.storage.base import Address, Kind, Storage, Upload, check_name, is_name
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.storage.probe import try_put
+from txnlog.storage.threads import MAX_AHEAD_BYTES, SizedCall
 from txnlog.time_limits import RunWithin, run_whole
 
 T = TypeVar("T")
