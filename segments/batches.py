@@ -1,4 +1,4 @@
-"""One record batch to bytes and back, whatever its payload: dispatch by magic.
+"""Record batches to bytes and back, whatever their payload: dispatch by magic.
 
 A payload is added here and nowhere else: one entry in ``_FORMATS``, and one in ``_MAGICS`` if
 batches are written in it.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 import crc32c
 import numpy as np
@@ -33,6 +33,7 @@ from txnlog.segments.batch_header import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    NO_TAG,
     TRANSACTIONAL,
     BatchHeader,
     BytesLike,
@@ -62,6 +63,7 @@ from txnlog.segments.formats.message_sets import (
 )
 from txnlog.segments.formats.packed import can_pack, decode_packed, encode_packed
 from txnlog.segments.formats.rows import decode_rows, encode_rows
+from txnlog.segments.indexes.sparse import IndexBuilder
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker, decode_markers, marker_record
 from txnlog.segments.records import (
     TIMESTAMP_COLUMNS,
@@ -70,6 +72,7 @@ from txnlog.segments.records import (
     Int32Array,
     Int64Array,
     MakeColumns,
+    concat_batches,
     timestamps_ms,
 )
 from txnlog.segments.schema_columns import Columns
@@ -441,3 +444,117 @@ _FORMATS: Final = {
     MAGIC_TYPED_COLUMNS: _Format(_checked_header, _crc32c, _decode_columns),
     MAGIC_PACKED: _Format(_checked_header, _crc32c, _decode_packed),
 }
+
+
+class SupportsWrite(Protocol):
+    """The destination of a segment: a file, a buffer, an upload."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """The end of a segment: how many more bytes were written, the index files, and its tag."""
+
+    size_bytes: int
+    index: bytes
+    time_index: bytes
+    tag: int
+
+
+class SegmentEncoder(Protocol):
+    """Writes batches to a sink, in the order of their offsets, and then the end."""
+
+    @property
+    def overhead_bytes(self) -> int:
+        """About how many bytes the file takes at most besides its records."""
+
+    def write(
+        self,
+        pieces: Sequence[pa.RecordBatch],
+        base_offset: int,
+        offset_deltas: Int32Array | None,
+    ) -> int:
+        """Write records, given in pieces, as one batch; returns how many bytes it took."""
+
+    def finish(self) -> SegmentEnd: ...
+
+
+# The most that a batch takes besides its records: its header; the schema and the layout of columns,
+# or a codec's frame around rows.
+_OVERHEAD_BYTES = {"columns": 1536, "kafka": 128}
+_COLUMN_BYTES = 128
+"""About what the layout of a typed topic's column adds, besides its schema."""
+
+
+class BatchEncoder:
+    """Batches in columns, packed if they are few, or in Kafka's own format.
+
+    Each carries the tag, if there is one, and in Kafka's format the producer's id and epoch.
+    """
+
+    def __init__(
+        self,
+        sink: SupportsWrite,
+        *,
+        record_format: str,
+        compression: Compression,
+        level: int | None,
+        index_interval_bytes: int,
+        tag: int,
+        producer: tuple[int, int] | None,
+    ) -> None:
+        check_format(record_format)
+        self.overhead_bytes = _OVERHEAD_BYTES[record_format]
+        self._sink = sink
+        self._record_format = record_format
+        self._tag = tag
+        self._leader_epoch = NO_LEADER_EPOCH if tag == NO_TAG else tag
+        self._is_rows = record_format == "kafka"
+        self._producer_id, self._producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+        if self._is_rows and producer is not None:
+            self._producer_id, self._producer_epoch = producer
+        self._compression = compression
+        self._level = level
+        self._indexes = IndexBuilder(index_interval_bytes)
+        self._size_bytes = 0
+
+    def write(
+        self,
+        pieces: Sequence[pa.RecordBatch],
+        base_offset: int,
+        offset_deltas: Int32Array | None,
+    ) -> int:
+        records = concat_batches(pieces)
+        if self._size_bytes == 0 and is_typed(records):
+            schema = records.schema
+            self.overhead_bytes += schema.serialize().size + len(schema) * _COLUMN_BYTES
+        data = encode_batch(
+            records,
+            record_format=self._record_format,
+            compression=self._compression,
+            level=self._level,
+            base_offset=base_offset,
+            offset_deltas=offset_deltas,
+            producer_id=self._producer_id,
+            base_sequence=base_offset,
+            guarded=self._is_rows,
+            producer_epoch=self._producer_epoch,
+            leader_epoch=self._leader_epoch,
+            packs_few=True,
+        )
+        last_delta = records.num_rows - 1 if offset_deltas is None else int(offset_deltas[-1])
+        # Before the bytes: a batch that does not fit must not be in the file either.
+        self._indexes.add(
+            position=self._size_bytes,
+            size_bytes=len(data),
+            last_offset=base_offset + last_delta,
+            max_timestamp_ms=int(timestamps_ms(records).max()),
+        )
+        self._sink.write(data)
+        self._size_bytes += len(data)
+        return len(data)
+
+    def finish(self) -> SegmentEnd:
+        index, time_index = self._indexes.finish()
+        return SegmentEnd(0, index.encode(), time_index.encode(), self._tag)

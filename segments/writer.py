@@ -14,9 +14,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from txnlog.segments.batch_encoder import BatchEncoder, SegmentEncoder, SupportsWrite
 from txnlog.segments.batch_header import NO_TAG, Compression
-from txnlog.segments.batches import DEFAULT_MAX_UNCOMPRESSED_BYTES
+from txnlog.segments.batches import (
+    DEFAULT_MAX_UNCOMPRESSED_BYTES,
+    BatchEncoder,
+    SegmentEncoder,
+    SupportsWrite,
+)
 from txnlog.segments.errors import RecordTooLarge, SegmentTooLarge
 from txnlog.segments.indexes.sparse import (
     DEFAULT_INDEX_INTERVAL_BYTES,

@@ -10,8 +10,8 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 
-from txnlog.segments.batch_encoder import SegmentEnd, SupportsWrite
 from txnlog.segments.batch_header import NO_TAG, Compression
+from txnlog.segments.batches import SegmentEnd, SupportsWrite
 from txnlog.segments.parquet.bounds import Chunk, float_leaves, misleads, without_bounds
 from txnlog.segments.parquet.encodings import (
     LARGEST_PAGE_BYTES,

@@ -23,8 +23,8 @@ from txnlog.config import TopicConfig
 from txnlog.errors import RecordTooLarge, StorageError
 from txnlog.log.uploads import TopicSpec, UploadedSegment
 from txnlog.names import parquet_name
-from txnlog.segments.batch_encoder import SupportsWrite
 from txnlog.segments.batch_header import tag_of
+from txnlog.segments.batches import SupportsWrite
 from txnlog.segments.records import (
     constant_timestamps,
     record_sizes,
