@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 from rows import batches
 
-from txnlog.read.schema import ScanColumns
+from txnlog.read.plan import ScanColumns
 from txnlog.spark.batch.row_schema import row_schema
 from txnlog.spark.options.columns import COLUMNS
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from txnlog.read.changed_rows import ChangeColumns
-    from txnlog.read.schema import ScanColumns
+    from txnlog.read.plan import ScanColumns
     from txnlog.schema import TopicSchema
     from txnlog.spark.batch.change_read import ChangeFeedPlan
     from txnlog.spark.batch.read_plan import ReadPlan

@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from txnlog import display
 from txnlog.arguments import names_wrong_arguments
-from txnlog.read.plan import SegmentRange
+from txnlog.read.plan import ScanColumns, SegmentRange
 from txnlog.read.rows import Rows
 from txnlog.read.scan_reader import DamagedRecords, read_each, read_ranges, sound_batches
-from txnlog.read.schema import ScanColumns
 from txnlog.segments.number_arrays import numbers_of
 from txnlog.storage.base import Storage
 

@@ -14,8 +14,7 @@ from txnlog.read.isolation import Consistency, IsolationLevel
 from txnlog.read.latest import check_has_key
 from txnlog.read.offset_for_time import OffsetAndTimestamp, offset_for_time
 from txnlog.read.pin import ROUNDS, PinnedTopics, pin_topics
-from txnlog.read.plan import matching_ranges
-from txnlog.read.schema import scan_columns
+from txnlog.read.plan import matching_ranges, scan_columns
 from txnlog.read.topic_view import Offsets, TopicView
 from txnlog.scan import Scan
 from txnlog.storage.base import Storage

@@ -25,9 +25,8 @@ from txnlog.errors import CorruptRecord
 from txnlog.names import TopicPartition
 from txnlog.read.conditions import keep_matching
 from txnlog.read.consumer_record import ConsumerRecord, each_record
-from txnlog.read.plan import SegmentRange, matching_ranges
+from txnlog.read.plan import ScanColumns, SegmentRange, matching_ranges, scan_columns
 from txnlog.read.scan_reader import read_each
-from txnlog.read.schema import ScanColumns, scan_columns
 from txnlog.segments.number_arrays import numbers_of
 
 if TYPE_CHECKING:

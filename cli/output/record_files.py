@@ -155,7 +155,7 @@ def all_columns(schema: TopicSchema | None) -> list[str] | None:
     """Of a typed topic its own columns, and what else is needed to write the records again."""
     if schema is None:
         return None
-    from txnlog.read.schema import TYPED_METADATA
+    from txnlog.read.plan import TYPED_METADATA
     from txnlog.schema import DELETED, TOPIC
 
     more = [name for name in TYPED_METADATA.names if name != TOPIC]

@@ -42,8 +42,7 @@ from txnlog.spark.batch.typed_rows import spark_type
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from txnlog.read.plan import SegmentRange
-    from txnlog.read.schema import ScanColumns
+    from txnlog.read.plan import ScanColumns, SegmentRange
     from txnlog.schema import TopicSchema
 
 MOST_RUNS = 8

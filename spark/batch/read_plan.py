@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from txnlog.read.plan import SegmentRange
-from txnlog.read.schema import ScanColumns
+from txnlog.read.plan import ScanColumns, SegmentRange
 from txnlog.spark.batch import provenance
 from txnlog.spark.batch.pinned_read import pin_read
 from txnlog.spark.batch.provenance import Origin

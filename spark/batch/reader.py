@@ -14,8 +14,7 @@ from txnlog.storage.base import Storage
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txnlog.read.plan import SegmentRange
-    from txnlog.read.schema import ScanColumns
+    from txnlog.read.plan import ScanColumns, SegmentRange
     from txnlog.spark.batch.provenance import Origin
     from txnlog.spark.batch.read_plan import ReadPlan
     from txnlog.state.transaction import TransactionRef

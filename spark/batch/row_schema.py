@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 from txnlog.errors import InvalidOption, InvalidRecord
 
 if TYPE_CHECKING:
-    from txnlog.read.schema import ScanColumns
+    from txnlog.read.plan import ScanColumns
 
 _HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from txnlog.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from txnlog.read.schema import ScanColumns
+    from txnlog.read.plan import ScanColumns
     from txnlog.schema import TopicSchema
 
 COLUMNS = (
@@ -38,7 +38,7 @@ class ColumnChoice:
 
         Without the option all of them, headers only if they are asked for. Raises InvalidOption.
         """
-        from txnlog.read.schema import TYPED_METADATA, scan_columns
+        from txnlog.read.plan import TYPED_METADATA, scan_columns
         from txnlog.schema import DELETED, HEADERS
 
         headers, known = "headers", COLUMNS

@@ -30,7 +30,7 @@ from txnlog.spark.stream.planner import StreamPlanner
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txnlog.read.schema import ScanColumns
+    from txnlog.read.plan import ScanColumns
     from txnlog.storage.base import Storage
 
 

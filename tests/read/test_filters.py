@@ -249,8 +249,8 @@ def test_a_filter_over_json(typed: Store) -> None:
 
 def test_a_plan_with_a_filter_travels(typed: Store) -> None:
     """Spark's tasks get it as it is."""
+    from txnlog.read.plan import scan_columns
     from txnlog.read.scan_reader import read_ranges
-    from txnlog.read.schema import scan_columns
 
     scan = typed.scan("typed")
     schema = typed.logs.topic_spec("typed").schema

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from txnlog import TopicPartition
 from txnlog.read import json_records
 from txnlog.read.json_records import json_lists, json_objects, json_texts, most_json_bytes
-from txnlog.read.schema import SCAN_SCHEMA
+from txnlog.read.plan import SCAN_SCHEMA
 from txnlog.schema import TopicSchema
 from txnlog.storage.base import Storage
 from txnlog.store import attach

@@ -10,7 +10,7 @@ from txnlog import ConsumerConfig
 from txnlog.errors import StorageError
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_reads import in_turns
-from txnlog.read.schema import SCAN_SCHEMA
+from txnlog.read.plan import SCAN_SCHEMA
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, VirtualClock

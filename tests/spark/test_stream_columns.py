@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.tiers import more
 from txnlog.read.changed_rows import change_columns, read_changes
+from txnlog.read.plan import scan_columns
 from txnlog.read.scan_reader import read_ranges
-from txnlog.read.schema import scan_columns
 from txnlog.schema import TopicSchema
 from txnlog.spark.options.stream_options import MicroBatchLimits, parse_stream
 from txnlog.spark.stream.offsets import StreamOffset

@@ -31,8 +31,8 @@ from txnlog.errors import (
 )
 from txnlog.names import schema_version, segment_order
 from txnlog.read.dataset import make_dataset
+from txnlog.read.plan import scan_columns
 from txnlog.read.scan_reader import read_ranges
-from txnlog.read.schema import scan_columns
 from txnlog.schema import encode_columns
 from txnlog.segments.schema_columns import DEFAULT
 from txnlog.store import Store, attach

@@ -24,8 +24,7 @@ from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 from txnlog.columns.layouts import file_layout
 from txnlog.errors import CorruptRecord
 from txnlog.names import schema_version
-from txnlog.read.plan import SegmentRange
-from txnlog.read.schema import ScanColumns
+from txnlog.read.plan import ScanColumns, SegmentRange
 from txnlog.segments.parquet.footer import check_footer, check_numbers
 from txnlog.segments.parquet.open_segment import WHOLE_BYTES
 from txnlog.segments.parquet.renamed_columns import rename_columns

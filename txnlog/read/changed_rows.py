@@ -31,10 +31,9 @@ from txnlog.columns.keys import encode_keys
 from txnlog.errors import InvalidOption, SnapshotExpired
 from txnlog.read.changed_ranges import ChangedRanges
 from txnlog.read.latest import look_up
-from txnlog.read.plan import SegmentRange
+from txnlog.read.plan import SCAN_SCHEMA, TYPED_METADATA, ScanColumns, SegmentRange, scan_columns
 from txnlog.read.rows import Rows
 from txnlog.read.scan_reader import read_each
-from txnlog.read.schema import SCAN_SCHEMA, TYPED_METADATA, ScanColumns, scan_columns
 from txnlog.schema import DELETED, TopicSchema
 from txnlog.segments.number_arrays import arrow_of, as_array, numbers_of, numbers_of_column
 from txnlog.segments.records import Int64Array

@@ -31,9 +31,8 @@ from txnlog.errors import (
 from txnlog.metric import Meter
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import RECORD_COLUMNS, ConsumerRecord, each_record
-from txnlog.read.plan import SegmentRange
+from txnlog.read.plan import TYPED_METADATA, ScanColumns, SegmentRange, scan_columns
 from txnlog.read.scan_reader import DamagedRecords, read_sound
-from txnlog.read.schema import TYPED_METADATA, ScanColumns, scan_columns
 from txnlog.read.topic_view import TopicView
 from txnlog.schema import DELETED, PARTITION, TOPIC, TopicSchema
 from txnlog.serializers import Serializers

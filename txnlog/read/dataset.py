@@ -22,9 +22,8 @@ from txnlog.columns.layouts import FileLayout, file_layout
 from txnlog.errors import InvalidOption
 from txnlog.names import schema_version
 from txnlog.read.arrow_scans import segment_files
-from txnlog.read.plan import SegmentRange
+from txnlog.read.plan import ScanColumns, SegmentRange
 from txnlog.read.scan_reader import read_each
-from txnlog.read.schema import ScanColumns
 from txnlog.schema import TopicSchema
 from txnlog.segments.schema_columns import children, default_of, id_of
 from txnlog.storage.base import Storage

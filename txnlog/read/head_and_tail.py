@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from txnlog.config import check_whole_number
 from txnlog.errors import CorruptRecord, InvalidOption
 from txnlog.read.latest import find_newest, newest_rows, once
-from txnlog.read.plan import SegmentRange
+from txnlog.read.plan import ScanColumns, SegmentRange
 from txnlog.read.scan_reader import Report, read_each, read_ranges, sound_batches
-from txnlog.read.schema import ScanColumns
 from txnlog.storage.base import Storage
 
 _Ranges: TypeAlias = Sequence[SegmentRange]

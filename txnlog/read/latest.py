@@ -28,9 +28,8 @@ from pyarrow import types
 
 from txnlog.columns.keys import encode_keys, home_of
 from txnlog.errors import InvalidOption
-from txnlog.read.plan import SegmentRange, matching_ranges
+from txnlog.read.plan import ScanColumns, SegmentRange, matching_ranges
 from txnlog.read.scan_reader import DamagedRecords, Report, read_each, read_sound
-from txnlog.read.schema import ScanColumns
 from txnlog.schema import DELETED
 from txnlog.segments.number_arrays import arrow_of, numbers_of, numbers_of_column
 from txnlog.segments.reader import SegmentBatch

@@ -19,7 +19,7 @@ import pyarrow as pa
 from txnlog.errors import CorruptRecord, ObjectNotFound
 from txnlog.names import TopicPartition
 from txnlog.read.json_records import json_keys, json_pieces, json_values
-from txnlog.read.schema import ScanColumns
+from txnlog.read.plan import ScanColumns
 from txnlog.schema import HEADERS
 from txnlog.segments.inspect.dump import dump_segment
 from txnlog.segments.number_arrays import arrow_of, constant_array

@@ -21,9 +21,8 @@ from pyiceberg.schema import Schema
 from txnlog.columns.layouts import file_layout
 from txnlog.log.open_logs import Logs
 from txnlog.names import PARQUET_ENDING, schema_version
-from txnlog.read.plan import SegmentRange
+from txnlog.read.plan import ScanColumns, SegmentRange
 from txnlog.read.scan_reader import read_ranges
-from txnlog.read.schema import ScanColumns
 from txnlog.schema import OFFSET
 from txnlog.segments.number_arrays import arrow_of
 from txnlog.tables.columns import defaults_lacked, time_column

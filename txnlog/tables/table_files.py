@@ -23,9 +23,8 @@ from pyarrow import parquet, types
 from txnlog.errors import InvalidOption, ObjectNotFound, SnapshotExpired
 from txnlog.log.open_logs import Logs
 from txnlog.names import PARQUET_ENDING, schema_version
-from txnlog.read.plan import SegmentRange
+from txnlog.read.plan import ScanColumns, SegmentRange
 from txnlog.read.scan_reader import read_each, read_ranges
-from txnlog.read.schema import ScanColumns
 from txnlog.schema import OFFSET, TopicSchema
 from txnlog.segments.parquet.footer import read_footer
 from txnlog.segments.records import joined_batches

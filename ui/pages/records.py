@@ -20,8 +20,8 @@ from txnlog.names import TopicPartition
 from txnlog.read.consumer_record import ConsumerRecord, each_record
 from txnlog.read.isolation import check_isolation_level
 from txnlog.read.json_records import json_objects
+from txnlog.read.plan import scan_columns
 from txnlog.read.scan_reader import read_each
-from txnlog.read.schema import scan_columns
 from txnlog.ui.console import Console
 from txnlog.ui.look import Look, look_at
 from txnlog.ui.record_query import LEVELS, RecordQuery, write_place

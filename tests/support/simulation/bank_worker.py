@@ -32,8 +32,8 @@ from txnlog.errors import CommitStateUnknown, ConcurrentTransactions, StorageErr
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.read.isolation import check_isolation_level
+from txnlog.read.plan import ScanColumns
 from txnlog.read.scan_reader import read_ranges
-from txnlog.read.schema import ScanColumns
 from txnlog.snapshot import Snapshot
 
 T = TypeVar("T")
