@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from txnlog.names import TopicPartition
     from txnlog.producer import Producer
     from txnlog.read.changed_rows import ChangeFeed
-    from txnlog.read.consumer_record import ConsumerRecord
+    from txnlog.read.consumer_reads import ConsumerRecord
     from txnlog.read.isolation import Consistency, ConsumerIsolationLevel, IsolationLevel
     from txnlog.read.offset_for_time import OffsetAndTimestamp
     from txnlog.scan import Scan
@@ -103,7 +103,7 @@ _HOMES = {
     "names": ("TopicPartition",),
     "producer": ("Producer",),
     "read.changed_rows": ("ChangeFeed",),
-    "read.consumer_record": ("ConsumerRecord",),
+    "read.consumer_reads": ("ConsumerRecord",),
     "read.isolation": ("Consistency", "ConsumerIsolationLevel", "IsolationLevel"),
     "read.offset_for_time": ("OffsetAndTimestamp",),
     "scan": ("Scan",),

@@ -34,8 +34,13 @@ from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
 from txnlog.log.open_logs import Logs
 from txnlog.metric import Meter, Metric
 from txnlog.names import TopicPartition, check_group_id, check_topic
-from txnlog.read.consumer_reads import OUTDATED, FetchSettings, Reading, StartPositions
-from txnlog.read.consumer_record import ConsumerRecord
+from txnlog.read.consumer_reads import (
+    OUTDATED,
+    ConsumerRecord,
+    FetchSettings,
+    Reading,
+    StartPositions,
+)
 from txnlog.read.isolation import check_reading_on
 from txnlog.read.offset_for_time import OffsetAndTimestamp
 from txnlog.read.plan import SegmentRange

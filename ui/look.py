@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from txnlog.errors import CorruptRecord
 from txnlog.names import TopicPartition
 from txnlog.read.conditions import keep_matching
-from txnlog.read.consumer_record import ConsumerRecord, each_record
+from txnlog.read.consumer_reads import ConsumerRecord, each_record
 from txnlog.read.plan import ScanColumns, SegmentRange, matching_ranges, scan_columns
 from txnlog.read.scan_reader import read_each
 from txnlog.segments.number_arrays import numbers_of

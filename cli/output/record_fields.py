@@ -14,7 +14,7 @@ from txnlog.cli.output.fields import Field, number, text, time
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txnlog.read.consumer_record import ConsumerRecord
+    from txnlog.read.consumer_reads import ConsumerRecord
 
 _ROWS = 1000
 """How many records are Python objects at a time."""

@@ -13,7 +13,7 @@ import pytest
 from tests.support.runtime.call_counts import calls_of
 from txnlog import ConsumerRecord
 from txnlog.names import TopicPartition
-from txnlog.read.consumer_record import _python_values, each_record
+from txnlog.read.consumer_reads import _python_values, each_record
 from txnlog.read.plan import SCAN_SCHEMA
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock

@@ -24,7 +24,7 @@ from txnlog.errors import (
 from txnlog.log.group_metadata import GroupMetadata
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.read.consumer_record import ConsumerRecord
+from txnlog.read.consumer_reads import ConsumerRecord
 from txnlog.state.group import CHECKPOINT_DECODER, ENTRY_DECODER, GroupState, OffsetCommit
 from txnlog.state.transaction import ConsumedOffset
 from txnlog.storage.base import Storage

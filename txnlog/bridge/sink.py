@@ -23,7 +23,7 @@ from txnlog.errors import (
     UnknownTopicOrPartition,
 )
 from txnlog.names import TopicPartition
-from txnlog.read.consumer_record import ConsumerRecord
+from txnlog.read.consumer_reads import ConsumerRecord
 from txnlog.store import Store
 
 POSITIONS: Final = "_txnlog_positions"

@@ -10,7 +10,7 @@ from txnlog.consumer import Consumer
 from txnlog.groups.rebalance import ConsumerRebalanceListener
 from txnlog.log.group_log import GroupLog
 from txnlog.names import TopicPartition
-from txnlog.read.consumer_record import ConsumerRecord
+from txnlog.read.consumer_reads import ConsumerRecord
 from txnlog.store import Store, attach
 from txnlog.testing.heap_storage import HeapStorage
 from txnlog.testing.virtual_clock import VirtualClock

@@ -18,7 +18,7 @@ from txnlog.consumer import Consumer
 from txnlog.errors import CommitFailed, FencedInstanceId, TxnlogError, UnknownTopicOrPartition
 from txnlog.groups.rebalance import ConsumerRebalanceListener
 from txnlog.names import TopicPartition
-from txnlog.read.consumer_record import ConsumerRecord
+from txnlog.read.consumer_reads import ConsumerRecord
 from txnlog.store import Store
 from txnlog.testing import FaultRates, Process, Simulation
 

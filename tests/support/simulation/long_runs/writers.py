@@ -25,7 +25,7 @@ from txnlog.log.group_metadata import GroupMetadata
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.read.consumer_record import ConsumerRecord
+from txnlog.read.consumer_reads import ConsumerRecord
 from txnlog.store import Store
 from txnlog.testing import Process
 
