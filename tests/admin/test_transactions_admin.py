@@ -27,7 +27,7 @@ from txnlog.errors import (
 )
 from txnlog.inspect.describe import describe_producers
 from txnlog.inspect.descriptions import HangingTransaction, TransactionDescription
-from txnlog.log.deadlines import CLOCK_MARGIN_MS
+from txnlog.log.settlement import CLOCK_MARGIN_MS
 from txnlog.producer import Producer
 from txnlog.state.transaction import TransactionState
 from txnlog.store import Store

@@ -17,7 +17,7 @@ from tests.support.steps import (
 )
 from tests.support.storage.timed_storage import TimedStorage
 from txnlog.errors import CorruptTransactionState, ProducerFenced, StorageError
-from txnlog.log.deadlines import CLOCK_MARGIN_MS
+from txnlog.log.settlement import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.results import TransactionEnd

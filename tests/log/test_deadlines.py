@@ -12,7 +12,7 @@ import pytest
 from tests.support.steps import append, begin_with, elsewhere, new_store, values
 from tests.support.storage.timed_storage import TimedStorage
 from txnlog.errors import InvalidTxnState, ProducerFenced, StorageError
-from txnlog.log.deadlines import CLOCK_MARGIN_MS
+from txnlog.log.settlement import CLOCK_MARGIN_MS
 from txnlog.state.transaction import HELP_AFTER_MS
 from txnlog.store import attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock

@@ -16,7 +16,7 @@ from txnlog.errors import (
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
-from txnlog.log.deadlines import CLOCK_MARGIN_MS
+from txnlog.log.settlement import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
 from txnlog.storage.base import Storage
 from txnlog.store import Store

@@ -25,7 +25,7 @@ from tests.support.simulation.copy_job import (
 from tests.support.steps import begin, new_store, values
 from tests.support.tiers import more
 from txnlog.errors import ProducerFenced, TxnlogError
-from txnlog.log.deadlines import CLOCK_MARGIN_MS
+from txnlog.log.settlement import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage

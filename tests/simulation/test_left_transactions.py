@@ -21,7 +21,7 @@ from tests.support.steps import (
     values,
 )
 from txnlog.errors import InvalidTxnState, StorageError, TxnlogError
-from txnlog.log.deadlines import CLOCK_MARGIN_MS
+from txnlog.log.settlement import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
 from txnlog.results import Expiry, MaintenanceFailure, TransactionEnd
 from txnlog.state.transaction import HELP_AFTER_MS

@@ -34,8 +34,7 @@ from txnlog.errors import (
 )
 from txnlog.log import sequence_log
 from txnlog.log.chapters import Chapters
-from txnlog.log.deadlines import Deadlines
-from txnlog.log.settlement import Settlement
+from txnlog.log.settlement import Deadlines, Settlement
 from txnlog.log.state_log import StateLog
 from txnlog.log.transaction_log import Head, TransactionLog
 from txnlog.read import consistent_cut

@@ -17,7 +17,7 @@ import pytest
 from tests.support.steps import values
 from txnlog.errors import ProducerFenced, TopicAlreadyExists, UnknownTopicOrPartition
 from txnlog.log.chapters import Chapters
-from txnlog.log.deadlines import CLOCK_MARGIN_MS
+from txnlog.log.settlement import CLOCK_MARGIN_MS
 from txnlog.store import Store
 from txnlog.testing import FaultRates, HeapStorage, Process, Simulation, preemptions
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from txnlog.errors import InvalidTransactionTimeout, InvalidTxnState, ProducerFenced
-from txnlog.log.deadlines import CLOCK_MARGIN_MS, Deadlines
+from txnlog.log.settlement import CLOCK_MARGIN_MS, Deadlines
 from txnlog.log.transaction_log import Head, TransactionLog
 from txnlog.names import check_transactional_id
 from txnlog.state import transaction as transitions

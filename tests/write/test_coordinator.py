@@ -21,7 +21,7 @@ from txnlog.errors import (
     StorageError,
     TxnlogError,
 )
-from txnlog.log.deadlines import CLOCK_MARGIN_MS
+from txnlog.log.settlement import CLOCK_MARGIN_MS
 from txnlog.producer import Producer
 from txnlog.state.transaction import MAX_PRODUCER_EPOCH
 from txnlog.storage import open_storage

@@ -28,7 +28,7 @@ from txnlog.errors import (
     InvalidTxnState,
     ProducerFenced,
 )
-from txnlog.log.deadlines import CLOCK_MARGIN_MS
+from txnlog.log.settlement import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
 from txnlog.store import Store, attach
 from txnlog.testing import VirtualClock

@@ -36,9 +36,9 @@ from txnlog.inspect.descriptions import (
     TransactionDescription,
 )
 from txnlog.inspect.history import transaction_history
-from txnlog.log.deadlines import CLOCK_MARGIN_MS
 from txnlog.log.named_folders import list_groups, list_topics
 from txnlog.log.open_logs import Logs
+from txnlog.log.settlement import CLOCK_MARGIN_MS
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.transaction_log import Head
 from txnlog.names import check_text

@@ -11,7 +11,7 @@ from tests.support.simulation.long_runs.world import (
     survived,
 )
 from txnlog.errors import ConcurrentTransactions
-from txnlog.log.deadlines import CLOCK_MARGIN_MS
+from txnlog.log.settlement import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
 from txnlog.store import Store
 from txnlog.testing import Process

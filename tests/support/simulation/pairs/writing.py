@@ -9,7 +9,7 @@ from tests.support.simulation.pairs.operation import Operation, operation
 from tests.support.simulation.pairs.world import FAR, LIMITS_MS, NEAR, TIMEOUT_MS, Actor
 from txnlog.consumer import Consumer
 from txnlog.errors import TxnlogError
-from txnlog.log.deadlines import CLOCK_MARGIN_MS
+from txnlog.log.settlement import CLOCK_MARGIN_MS
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 
