@@ -42,8 +42,6 @@ INSIDE = {
         "command",
         "examination",
         "maintenance",
-        "monitoring",
-        "old_copies",
         "openers",
         "standbys",
         "replicas",

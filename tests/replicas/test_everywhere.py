@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from txnlog.replication.roots import everywhere
+from txnlog.replication.roots import puts
 from txnlog.replication.roots.epochs import Proposer, elected_unclean, first_epoch, without
-from txnlog.replication.roots.everywhere import Everywhere
+from txnlog.replication.roots.puts import Everywhere
 
 WHO = Proposer("test", 0, "")
 FIRST = first_epoch({"a": "heap://a", "b": "heap://b"}, {}, WHO)
@@ -19,7 +19,7 @@ def known(found: Everywhere, paths: str) -> str:
 
 
 def test_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(everywhere, "_MOST_NAMES", 3)
+    monkeypatch.setattr(puts, "_MOST_NAMES", 3)
     found = Everywhere()
     for path in "abc":
         found.add(FIRST, path)

@@ -90,8 +90,8 @@ HOOKS = {
     "command": "command",
     "doctor": "examination",
     "maintenance": "maintenance",
-    "metrics": "monitoring",
-    "old copies": "old_copies",
+    "metrics": "maintenance",
+    "old copies": "replaced_data",
     "pages": "pages",
     "storage": "openers",
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from txnlog.errors import ObjectNotFound
@@ -11,6 +12,7 @@ from txnlog.replication.roots.copies import help_out, put_at, put_at_all
 from txnlog.replication.roots.epochs import Epoch, Member
 from txnlog.replication.roots.same_bytes import is_sound, says_the_same
 from txnlog.replication.roots.soundness import differs, leaders_bytes
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 
 
 class PutIfAbsent:
@@ -101,3 +103,44 @@ class PutIfAbsent:
         except ObjectNotFound:
             return False
         return found == self._data
+
+
+_MOST_NAMES = 100_000
+
+
+class Everywhere:
+    """Names that all members of an epoch were seen to have, while it was the newest one.
+
+    Every later in-sync set has them too: its members are from this one, or copied from it later. An
+    unclean election ends that. Forgets the oldest when there are many. Safe to use from several
+    threads.
+    """
+
+    def __init__(self) -> None:
+        self._names: OrderedDict[str, None] = OrderedDict()
+        self._unclean = -1
+        self._lock = ForkSafeLock()
+
+    def add(self, epoch: Epoch, paths: Iterable[str]) -> None:
+        with self._lock.mutex:
+            self.follow(epoch)
+            if epoch.last_unclean < self._unclean:
+                return
+            self._names.update(dict.fromkeys(paths))
+            while len(self._names) > _MOST_NAMES:
+                self._names.popitem(last=False)
+
+    def has(self, path: str) -> bool:
+        return path in self._names
+
+    def drop(self, paths: Iterable[str]) -> None:
+        with self._lock.mutex:
+            for path in paths:
+                self._names.pop(path, None)
+
+    def follow(self, epoch: Epoch) -> None:
+        """Forget everything if there was an unclean election."""
+        with self._lock.mutex:
+            if epoch.last_unclean > self._unclean:
+                self._names.clear()
+                self._unclean = epoch.last_unclean

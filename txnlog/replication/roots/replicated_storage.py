@@ -22,7 +22,6 @@ from txnlog.replication.roots.copies import help_out, put_at_all
 from txnlog.replication.roots.election import change_settings
 from txnlog.replication.roots.epoch_notes import encode_epoch
 from txnlog.replication.roots.epochs import FACTOR, Epoch, Member, by_last_in_sync, root_of
-from txnlog.replication.roots.everywhere import Everywhere
 from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.outdated_controller import check_controller
 from txnlog.replication.roots.placed_data import (
@@ -32,7 +31,7 @@ from txnlog.replication.roots.placed_data import (
     read_elsewhere,
 )
 from txnlog.replication.roots.placement import is_placed, may_hold_data, places, targets
-from txnlog.replication.roots.puts import PutIfAbsent
+from txnlog.replication.roots.puts import Everywhere, PutIfAbsent
 from txnlog.replication.roots.same_bytes import Diverged, is_sound
 from txnlog.replication.roots.slowness import Slowness, time_for
 from txnlog.replication.roots.soundness import (
