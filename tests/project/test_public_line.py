@@ -31,7 +31,7 @@ from txnlog import (
     values,
 )
 from txnlog.admin.maintenance import MaintenanceStep
-from txnlog.kafka.progress import Progress
+from txnlog.kafka.folders import Progress
 from txnlog.replication import Follower, Replicas, Standby
 
 ADMINS = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from txnlog.admin.intent import writes
 from txnlog.arguments import names_wrong_arguments
-from txnlog.kafka.progress import Progress
+from txnlog.kafka.folders import Progress
 from txnlog.log.open_logs import Logs
 
 if TYPE_CHECKING:

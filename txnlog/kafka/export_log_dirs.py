@@ -21,8 +21,7 @@ import pyarrow as pa
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptRecord, InvalidOption, StorageError
 from txnlog.kafka.folder_writer import FolderSettings, FolderWriter
-from txnlog.kafka.folders import partition_folder
-from txnlog.kafka.progress import Progress
+from txnlog.kafka.folders import Progress, partition_folder
 from txnlog.kafka.transaction_tracker import TransactionTracker
 from txnlog.log.open_logs import Logs
 from txnlog.read.json_records import as_keys_and_values, json_pieces

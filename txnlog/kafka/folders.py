@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from txnlog.errors import InvalidOption, ObjectNotFound
 from txnlog.limits import MOST_OFFSETS
@@ -18,6 +19,10 @@ from txnlog.storage import open_storage
 from txnlog.storage.adapters.inside import Inside, absolute
 from txnlog.storage.base import Storage
 from txnlog.storage.failure_messages import failure
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the bytes done so far and the total."""
+
 
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 """More partitions than any topic has."""

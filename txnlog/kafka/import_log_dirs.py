@@ -24,8 +24,7 @@ from txnlog.errors import (
     TopicAlreadyExists,
     TxnlogError,
 )
-from txnlog.kafka.folders import PartitionFolder, find_folders, segment_paths
-from txnlog.kafka.progress import Progress
+from txnlog.kafka.folders import PartitionFolder, Progress, find_folders, segment_paths
 from txnlog.kafka.transaction_tracker import OpenTransaction, TransactionTracker
 from txnlog.limits import MOST_OFFSETS
 from txnlog.log.open_logs import Logs
