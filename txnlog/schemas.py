@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import pyarrow as pa
 
-from txnlog.admin.intent import writes
+from txnlog.admin.dry_run import writes
 from txnlog.arguments import names_wrong_arguments
 from txnlog.errors import (
     ConcurrentTransactions,

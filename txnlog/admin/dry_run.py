@@ -1,18 +1,41 @@
 """Dry runs: what would be done is found by reading alone.
 
 Readers end transactions past their timeout, and leave witnesses; here they wait, as those do that
-may not write.
+may not write. Methods that do write say so before they read; see :meth:`Storage.will_write`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NoReturn
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
 from txnlog.errors import StorageError
 from txnlog.log.open_logs import Logs
 from txnlog.storage.base import UnfinishedUpload, Upload
 from txnlog.storage.forwarding import ForwardingStorage
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _HasLogs(Protocol):
+    _logs: Logs
+
+
+A = TypeVar("A", bound=_HasLogs)
+
+
+def writes(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[A, P], T]:
+    """Mark a method of an admin that writes, unless its keyword ``dry_run`` is true."""
+
+    @wraps(method)
+    def run(admin: A, /, *args: P.args, **named: P.kwargs) -> T:
+        if not named.get("dry_run"):
+            admin._logs.storage.will_write()  # noqa: SLF001 - a method of its own
+        return method(admin, *args, **named)
+
+    return run
 
 
 def logs_for(logs: Logs, *, dry_run: bool) -> Logs:

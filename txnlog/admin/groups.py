@@ -11,8 +11,8 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
+from txnlog.admin.dry_run import writes
 from txnlog.admin.found import Found
-from txnlog.admin.intent import writes
 from txnlog.admin.resets import ResetTarget, Target, plan_reset
 from txnlog.arguments import names_wrong_arguments
 from txnlog.config import check_whole_number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txnlog.admin.intent import writes
+from txnlog.admin.dry_run import writes
 from txnlog.arguments import names_wrong_arguments
 from txnlog.log.open_logs import Logs
 

@@ -15,8 +15,8 @@ import msgspec
 
 from txnlog import names
 from txnlog.admin.disk_usage import PartitionUsage, disk_usage
+from txnlog.admin.dry_run import writes
 from txnlog.admin.found import Found
-from txnlog.admin.intent import writes
 from txnlog.admin.live_segments import placed_refs, placed_since
 from txnlog.admin.offsets import ListedOffset, OffsetSpec, list_offsets
 from txnlog.admin.trim import trim

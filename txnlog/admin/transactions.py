@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from txnlog.admin.dry_run import writes
 from txnlog.admin.found import Found
-from txnlog.admin.intent import writes
 from txnlog.arguments import names_wrong_arguments
 from txnlog.config import check_whole_number
 from txnlog.errors import (
