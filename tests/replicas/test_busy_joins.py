@@ -11,18 +11,13 @@ import pytest
 
 import txnlog
 from tests.support.log.settling import settle_early
-from tests.support.replication.replica_folders import make, reopened, skip_probes, write
+from tests.support.replication.replica_folders import make, reopened, write
 from txnlog.replication import Replicas
 from txnlog.replication.roots import root_join
 from txnlog.replication.sound_copies import SoundCopies
 from txnlog.storage.adapters.local import LocalStorage
 
 ROUNDS = 8
-
-
-@pytest.fixture(autouse=True)
-def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
-    skip_probes(monkeypatch)
 
 
 class Busy:

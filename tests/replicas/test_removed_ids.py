@@ -15,7 +15,6 @@ from tests.support.replication.replica_folders import (
     SECOND,
     make_written,
     reopened,
-    skip_probes,
     values,
 )
 from txnlog import names
@@ -24,11 +23,6 @@ from txnlog.log import transaction_log
 from txnlog.replication import Replicas
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import ProcessStopped
-
-
-@pytest.fixture(autouse=True)
-def unprobed(monkeypatch: pytest.MonkeyPatch) -> None:
-    skip_probes(monkeypatch)
 
 
 @pytest.mark.parametrize("left", [1, 2, 3])
