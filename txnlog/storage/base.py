@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Literal, Self, TypeAlias, TypeVar
 
 from txnlog.errors import InvalidOption, StorageError
+from txnlog.storage.failure_messages import failure
 from txnlog.storage.threads import MAX_AHEAD_BYTES, SizedCall, Waits, run_ahead, run_together
 
 T = TypeVar("T")
@@ -263,13 +264,15 @@ class Storage(ABC):
         """Whether an object may show before it is durable, so that ``confirm`` does something."""
         return type(self).confirm is not Storage.confirm
 
-    @abstractmethod
     def put(self, name: str, data: bytes) -> None:
         """Create a whole object under a name that nobody else uses.
 
         If the name is taken after all, which only a bug can cause, an adapter either replaces the
         object or raises StorageError.
         """
+        if not self.put_if_absent(name, data):
+            taken = FileExistsError("the name is taken, though it should be unique")
+            raise failure("creating", self.url, name, taken) from taken
 
     def replace(self, name: str, data: bytes) -> None:  # noqa: ARG002 - for those that can
         """Put a whole object in place of one that is damaged, in one step: the name is never free.

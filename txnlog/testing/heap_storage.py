@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.errors import ObjectNotFound
 from txnlog.storage.base import PARALLEL_REQUESTS, Storage, Upload, check_name
 from txnlog.storage.buffered_uploads import BufferedUpload
 from txnlog.storage.threads import MAX_AHEAD_BYTES, SizedCall, run_in_order
@@ -180,10 +180,6 @@ class HeapStorage(InOrder):
             else:
                 self._unsynced.setdefault(folder, {})[last] = None
             return True
-
-    def put(self, name: str, data: bytes) -> None:
-        if not self.put_if_absent(name, data):
-            raise StorageError(f"creating {self.url}/{name} failed: the name is taken")
 
     def replace(self, name: str, data: bytes) -> None:
         folder, _, last = check_name(name).rpartition("/")

@@ -144,11 +144,6 @@ class LocalStorage(Storage):
         except OSError as error:
             raise failure("syncing", self.url, name, error) from error
 
-    def put(self, name: str, data: bytes) -> None:
-        if not self.put_if_absent(name, data):
-            taken = FileExistsError("the name is taken, though it should be unique")
-            raise failure("creating", self.url, name, taken) from taken
-
     def replace(self, name: str, data: bytes) -> None:
         check_name(name)
         try:

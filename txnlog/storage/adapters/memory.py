@@ -14,7 +14,6 @@ from typing import Any
 from txnlog.errors import InvalidOption, ObjectNotFound
 from txnlog.storage.base import Storage, Upload, check_name
 from txnlog.storage.buffered_uploads import BufferedUpload
-from txnlog.storage.failure_messages import failure
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 
 _LOCK = ForkSafeLock()
@@ -56,11 +55,6 @@ class MemoryStorage(Storage):
         file = MemoryFile(MemoryFileSystem(), full, bytes(data))
         with _LOCK.mutex:
             return self._files.setdefault(full, file) is file
-
-    def put(self, name: str, data: bytes) -> None:
-        if not self.put_if_absent(name, data):
-            taken = FileExistsError("the name is taken, though it should be unique")
-            raise failure("creating", self.url, name, taken) from taken
 
     def replace(self, name: str, data: bytes) -> None:
         from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
