@@ -7,9 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal, overload
-
-import msgspec
+from typing import TYPE_CHECKING, Literal, overload
 
 from txnlog import display, names
 from txnlog.admin.upkeep import Upkeep
@@ -25,7 +23,6 @@ from txnlog.config import (
     StoreConfig,
     WriterCodec,
     check_store_config,
-    check_stored_store_config,
     check_whole_number,
 )
 from txnlog.consumer import Consumer
@@ -38,7 +35,6 @@ from txnlog.errors import (
     StoreExists,
     StoreNotFound,
 )
-from txnlog.limits import MOST_MARK_BYTES, Name, Settings, TimeMs
 from txnlog.log.open_logs import Logs
 from txnlog.producer import Producer
 from txnlog.read.isolation import ConsumerIsolationLevel, IsolationLevel, check_isolation_level
@@ -54,7 +50,7 @@ from txnlog.storage.logged import logged
 from txnlog.storage.probe import probe
 from txnlog.storage.reach import own_options
 from txnlog.storage.read_only import SalvagedStorage
-from txnlog.storage.registry import check_whole, find_other, in_time
+from txnlog.storage.registry import StoreFile, check_whole, find_other, in_time
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, PartitionFunction, check_partitioner
 from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES
 from txnlog.write.writer_settings import Retries, WriterSettings
@@ -177,27 +173,6 @@ def logs_of(store: object, what: str) -> Logs:
         f"{what} takes an open store, not {store!r:.100}: txnlog.open(url) opens one, and "
         "txnlog.replication.open_replicas(url) the roots of one that does not answer"
     )
-
-
-class StoreFile(msgspec.Struct, frozen=True, tag_field="kind", tag="store"):
-    """What makes a folder a store, ``txnlog.json``: identity and settings, never changed."""
-
-    most_bytes: ClassVar[int] = MOST_MARK_BYTES
-
-    store_id: Name
-    created_at_ms: TimeMs
-    config: Settings
-
-    def __post_init__(self) -> None:
-        check_stored_store_config(self.config)
-
-    @classmethod
-    def decode(cls, data: bytes, path: str) -> StoreFile:
-        """The file's content. Raises what :func:`txnlog.storage.envelope.decode` does."""
-        return envelope.decode(data, _DECODER, path)
-
-
-_DECODER = msgspec.json.Decoder(StoreFile)
 
 
 def _read_store_file(storage: Storage) -> StoreFile:

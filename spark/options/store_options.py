@@ -18,7 +18,8 @@ from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.spark.options.option_names import STORAGE_PREFIX, TYPED_STORAGE
 from txnlog.spark.options.option_values import OptionValues
 from txnlog.storage.base import Address
-from txnlog.store import Store, StoreFile, open_store
+from txnlog.storage.registry import StoreFile
+from txnlog.store import Store, open_store
 
 _MOST_KEPT = 4
 _kept: Final[OrderedDict[tuple[int, str, str, bool], Store]] = OrderedDict()

@@ -15,7 +15,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.replication.roots.losses import NamedSegment
 from txnlog.storage.base import Storage
 from txnlog.storage.read_only import ReadOnlyStorage
-from txnlog.store import StoreFile
+from txnlog.storage.registry import StoreFile
 
 
 class _Alone(ReadOnlyStorage):

@@ -13,11 +13,16 @@ import os
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
+
+import msgspec
 
 from txnlog.clock import Clock
+from txnlog.config import check_stored_store_config
 from txnlog.errors import StorageError, UnsupportedFilesystem
 from txnlog.hooks import registered
+from txnlog.limits import MOST_MARK_BYTES, Name, Settings, TimeMs
+from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 from txnlog.storage.reach import is_here
 from txnlog.time_limits import NoAnswer, run_within
@@ -115,3 +120,24 @@ def find_other(
 def known_protocols() -> str:
     """The protocols that txnlog itself has adapters for, for messages."""
     return ", ".join(f"{protocol}://" for protocol in _ADAPTERS)
+
+
+class StoreFile(msgspec.Struct, frozen=True, tag_field="kind", tag="store"):
+    """What makes a folder a store, ``txnlog.json``: identity and settings, never changed."""
+
+    most_bytes: ClassVar[int] = MOST_MARK_BYTES
+
+    store_id: Name
+    created_at_ms: TimeMs
+    config: Settings
+
+    def __post_init__(self) -> None:
+        check_stored_store_config(self.config)
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> StoreFile:
+        """The file's content. Raises what :func:`txnlog.storage.envelope.decode` does."""
+        return envelope.decode(data, _DECODER, path)
+
+
+_DECODER = msgspec.json.Decoder(StoreFile)

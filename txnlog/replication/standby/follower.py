@@ -50,7 +50,8 @@ from txnlog.storage.base import Storage
 from txnlog.storage.create_once import confirm, create_once
 from txnlog.storage.logged import logged
 from txnlog.storage.probe import probe
-from txnlog.store import Store, StoreFile, logs_of
+from txnlog.storage.registry import StoreFile
+from txnlog.store import Store, logs_of
 
 _ATTEMPTS = 8
 

@@ -27,7 +27,7 @@ from txnlog.replication.standby.standby_storage import StandbyStorage
 from txnlog.state.manifest import ManifestList
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
-from txnlog.store import StoreFile
+from txnlog.storage.registry import StoreFile
 
 KEPT_ROUNDS = 8
 """How many rounds stay for their readers."""
