@@ -70,11 +70,12 @@ class Walk:
 
     def see(self, frame: FrameType, event: str, _: object) -> None:
         """Take note of a call; for ``sys.setprofile``."""
-        name = str(frame.f_globals.get("__name__"))
-        if event != "call" or name.partition(".")[0] != "txnlog" or frame.f_code.co_name[0] == "<":
+        name, code = str(frame.f_globals.get("__name__")), frame.f_code
+        is_written = code.co_name[0] != "<" != code.co_filename[0]  # not by dataclasses, say
+        if event != "call" or name.partition(".")[0] != "txnlog" or not is_written:
             return
         self.modules[name] = None
-        self.functions.add((name, frame.f_code.co_qualname))
+        self.functions.add((name, code.co_qualname))
         caller = frame.f_back and str(frame.f_back.f_globals.get("__name__"))
         if caller and caller.startswith("txnlog") and is_climb(caller, name):
             self.climbs.add((room_of(caller), room_of(name)))
