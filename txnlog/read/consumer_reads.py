@@ -183,6 +183,9 @@ def _headers_of(column: pa.Array, count: int) -> Iterable[Pairs]:
 _logger = logging.getLogger(__name__)
 
 
+# -- where a partition is begun ------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class StartPositions:
     """Kafka's ``auto.offset.reset``, for a group or for a consumer without one."""
@@ -236,6 +239,8 @@ class StartPositions:
             )  # fmt: skip
         return found
 
+
+# -- records and positions -----------------------------------------------------------------------
 
 OUTDATED: Final = (OffsetOutOfRange, SnapshotExpired, UnknownTopicOrPartition)
 """What is raised when planned files are gone that the topics do not need any more: deleted records'
@@ -452,6 +457,8 @@ def _undeserializable(record: ConsumerRecord, error: Exception) -> RecordDeseria
     failed.where, failed.offset, failed.__cause__ = where, record.offset, error
     return failed
 
+
+# -- batches -------------------------------------------------------------------------------------
 
 Schemas = Mapping[str, TopicSchema | None]
 

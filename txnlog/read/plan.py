@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from txnlog.read.row_filter import Known, RowFilter
 
 
+# -- columns -------------------------------------------------------------------------------------
+
 SCAN_SCHEMA = pa.schema(
     [
         pa.field("key", pa.binary()),
@@ -198,6 +200,9 @@ def scan_columns(
     return replace(made, row_filter=parse_filter(row_filter, every, made.field))
 
 
+# -- ranges --------------------------------------------------------------------------------------
+
+
 class SegmentRange(msgspec.Struct, frozen=True, gc=False):
     """The offsets [start_offset, stop_offset) of one partition, all in one segment.
 
@@ -302,6 +307,9 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
         return self.segment.stored.size_bytes * self.record_count // max(offsets, 1)
 
 
+# -- ranges that a filter keeps ------------------------------------------------------------------
+
+
 def known_of(
     columns: ScanColumns,
     partition: int,
@@ -357,6 +365,8 @@ def _known(parts: Sequence[SegmentRange], columns: ScanColumns) -> Known:
         known = {n: b for n, b in known.items() if columns.meaning(n) != "partition"}
     return known
 
+
+# -- ranges that one request reads ---------------------------------------------------------------
 
 MOST_JOINED_BYTES = 1 << 20
 """About so much of a file is read by one request."""

@@ -216,6 +216,9 @@ class _Assembler:
         return array.slice(0, length)
 
 
+# -- filters -------------------------------------------------------------------------------------
+
+
 class FileChoice:
     """The rows of a Parquet file that a filter keeps, for ``read_chosen``.
 
@@ -300,6 +303,9 @@ def keep_rows(batches: Iterator[pa.RecordBatch], columns: ScanColumns) -> Iterat
         kept = batch.filter(columns.row_filter.rows(batch))
         if kept.num_rows:
             yield kept.select(names)
+
+
+# -- past damage ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
