@@ -27,10 +27,12 @@ def test_it_prints_plausible_figures(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_walk_is_what_runs() -> None:
-    """Opening goes through the store and its storage, and through no reader."""
+    """Opening goes through the store and its storage, and calls nothing above but what is asked."""
+    HOUSE.walks()  # what is imported on the way
     opening = HOUSE.walks()["opening"]
     assert {"txnlog.store", "txnlog.storage.registry"} <= opening.modules.keys()
-    assert "read" not in opening.rooms
+    assert {"state", "write", "read"}.isdisjoint(opening.rooms)
+    assert opening.climbs == {("arguments", "store")}  # it checks the arguments, and calls
     assert ("txnlog.store", "open_store") in opening.functions
 
 
@@ -52,8 +54,9 @@ class A:
         return inner() or Bundle()
     def one(self, state):
         return state.settled
-def other():
-    return Bundle()
+def of_its_own():
+    settled = 1
+    return Bundle(settled)
 """
     found = HOUSE.known_together({"a.py": text})
     assert found == {("manifests", "bundles"): ["a.py:both"]}
