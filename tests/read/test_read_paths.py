@@ -1,4 +1,4 @@
-"""Every way out of a topic, but Spark's, against hostile values of every type: see TESTING.md.
+"""Every way out of a topic, but Spark's, against hostile values of every type.
 
 Each file has one or two rows, so that a predicate may pass over any of them by its bounds.
 """

@@ -1,4 +1,4 @@
-"""Spark's ways out of a topic against hostile values of every type: see TESTING.md.
+"""Spark's ways out of a topic against hostile values of every type.
 
 Each file has one or two rows, so that a predicate may pass over any of them by its bounds.
 """
