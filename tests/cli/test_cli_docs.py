@@ -46,6 +46,7 @@ from txnlog.replication.commands import roots, standbys
 
 CHECKOUT = Path(__file__).parents[2]
 DOCUMENT = CHECKOUT / "docs" / "CLI.md"
+PROMISED_KEYS = Path(__file__).with_name("json_keys.txt")
 COMMON = {"--store", "--storage-option", "--output", "-o", "--bytes", "-b", "--help", "-h"}
 HABITS = {"--dry-run", "--yes", "-y"}
 """Options of the verbs that change something, and of those that take something away."""
@@ -231,14 +232,16 @@ def test_every_verb_and_option_is_documented(
     What all verbs have, and the habits of those that change something, are said once.
     """
     assert sorted(helps) == sorted(sections)
+    like_read = ("records changes", "records head", "records tail", "records count")
     for verb, shown in helps.items():
+        said = sections[verb] + (sections["records read"] if verb in like_read else "")
         example = shown.partition("Example:\n")[2].partition("\n\n")[0].split("\n")
         assert all(line.strip() in sections[verb] for line in example), verb
         assert max(map(len, shown.splitlines())) <= 80, verb
         columns = re.findall(r"^  (-.+?)(?:  |$)", shown, flags=re.MULTILINE)
         options = {option for column in columns for option in OPTION.findall(column)}
         assert options >= COMMON, verb
-        assert options - COMMON - HABITS <= set(OPTION.findall(sections[verb])), verb
+        assert options - COMMON - HABITS <= set(OPTION.findall(said)), verb
 
 
 def test_options_that_are_documented_exist(sections: dict[str, str], helps: dict[str, str]) -> None:
@@ -262,12 +265,22 @@ def _called(span: str, verbs: list[str], here: str) -> tuple[str, list[str]]:
     return max(found, default=here, key=len), re.findall(r"(?<!\S)--[a-z][\w-]*", words)
 
 
-def test_the_json_keys_are_documented(sections: dict[str, str]) -> None:
-    """Each verb's section lists exactly the keys of its output, in their order."""
+def test_the_json_keys_are_the_promised_ones() -> None:
+    """They are a contract: json_keys.txt gets longer, and else does not change."""
+    promised = (line.partition(":") for line in PROMISED_KEYS.read_text().splitlines())
+    assert {verb: keys.split() for verb, _, keys in promised} == {v: k for v, k in KEYS.items() if k}
+
+
+def test_documented_json_keys_exist(sections: dict[str, str]) -> None:
+    """A verb's section has those that need a word, in the order of its output."""
     assert sorted(KEYS) == sorted(sections)
+    count = 0
     for verb, expected in KEYS.items():
         listed = [key for block in sections[verb].split("\n\n") for key in _keys_in(block)]
-        assert listed == expected, verb
+        left = iter(expected)
+        assert all(key in left for key in listed), verb
+        count += len(listed)
+    assert count > 200
 
 
 def test_commands_that_messages_advise_exist(sections: dict[str, str]) -> None:
@@ -288,13 +301,10 @@ def test_commands_that_messages_advise_exist(sections: dict[str, str]) -> None:
 
 
 def _keys_in(block: str) -> list[str]:
-    """The keys of a table headed ``key``, or of a list that begins with ``Keys``.
+    """The keys of a list that begins with ``Keys``.
 
-    Such a list ends with its sentence; what stands in parentheses is about the key before it.
+    It ends with its sentence; what stands in parentheses is about the key before it.
     """
-    if block.lstrip().startswith("| key |"):
-        cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", block, flags=re.MULTILINE)
-        return re.findall(r"\w+", " ".join(cells))
     if block.lstrip().startswith("Keys"):
         listed = re.sub(r"\([^()]*\)", "", block).partition(":")[2]
         return re.findall(r"`(\w+)`", re.split(r"\.\s", f"{listed}\n")[0])
