@@ -35,6 +35,8 @@ from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
 
+pytestmark = pytest.mark.rule("G2")
+
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
@@ -474,6 +476,7 @@ def test_idle_groups_expire(memory_storage: Storage, clock: VirtualClock) -> Non
 WEEK_MS = 7 * 86_400_000
 
 
+@pytest.mark.rule("hazard 10")
 @pytest.mark.parametrize("wrong", ["maintenance", "committer", "storage"])
 @pytest.mark.parametrize("by", ["expire", "maintain"])
 def test_one_wrong_clock_deletes_no_group(clock: VirtualClock, wrong: str, by: str) -> None:

@@ -22,7 +22,7 @@ DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
 
 
-pytestmark = pytest.mark.store(on="heap")
+pytestmark = [pytest.mark.store(on="heap"), pytest.mark.rule("V1", "hazard 11")]
 
 
 def test_a_writer_that_sleeps_past_the_age_is_refused(store: Store, clock: VirtualClock) -> None:

@@ -43,7 +43,7 @@ DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
 
 
-pytestmark = pytest.mark.store(on="heap")
+pytestmark = [pytest.mark.store(on="heap"), pytest.mark.rule("L13", "V3")]
 
 
 def merge(store: Store, topic: str = "t") -> list[Merge]:

@@ -25,7 +25,7 @@ PARTITIONS = 3
 WEEK_MS = 7 * 24 * 3_600_000
 
 
-pytestmark = pytest.mark.store(topics={"t": PARTITIONS}, on="heap")
+pytestmark = [pytest.mark.store(topics={"t": PARTITIONS}, on="heap"), pytest.mark.rule("V1", "V2")]
 
 
 def append_to_each(store: Store, value: bytes) -> None:

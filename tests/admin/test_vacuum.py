@@ -41,7 +41,7 @@ DAY_MS = 24 * HOUR_MS
 WEEK_MS = 7 * DAY_MS
 
 
-pytestmark = pytest.mark.store(on="heap")
+pytestmark = [pytest.mark.store(on="heap"), pytest.mark.rule("V1", "V2")]
 
 
 def data_files(heap: HeapStorage) -> list[str]:

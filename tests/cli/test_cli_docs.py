@@ -268,7 +268,9 @@ def _called(span: str, verbs: list[str], here: str) -> tuple[str, list[str]]:
 def test_the_json_keys_are_the_promised_ones() -> None:
     """They are a contract: json_keys.txt gets longer, and else does not change."""
     promised = (line.partition(":") for line in PROMISED_KEYS.read_text().splitlines())
-    assert {verb: keys.split() for verb, _, keys in promised} == {v: k for v, k in KEYS.items() if k}
+    assert {verb: keys.split() for verb, _, keys in promised} == {
+        v: k for v, k in KEYS.items() if k
+    }
 
 
 def test_documented_json_keys_exist(sections: dict[str, str]) -> None:

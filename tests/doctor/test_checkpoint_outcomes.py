@@ -25,6 +25,8 @@ from txnlog.storage import envelope
 from txnlog.store import attach
 from txnlog.testing import VirtualClock
 
+pytestmark = pytest.mark.rule("L10")
+
 
 def aborted_against_its_marker(broken: BrokenStore) -> None:
     put_checkpoint(broken, "topic", "b", lambda state: state.aborted.append(1))

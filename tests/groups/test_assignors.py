@@ -18,6 +18,8 @@ from txnlog.groups.assignors import Assignor, Owned, Subscriptions, check_assign
 from txnlog.groups.sticky import assign_sticky
 from txnlog.names import TopicPartition
 
+pytestmark = pytest.mark.rule("M1")
+
 with warnings.catch_warnings():  # kafka-python loads its messages in a way that 3.11 warns of
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.coordinator.assignors.range import RangePartitionAssignor

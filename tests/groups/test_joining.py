@@ -29,6 +29,8 @@ from txnlog.storage import envelope
 from txnlog.storage.counting import CountingStorage
 from txnlog.testing import Fault, FaultyStorage, Process, Simulation
 
+pytestmark = pytest.mark.rule("M4", "M5")
+
 FIRST, SECOND, OWN = (f"{number:032x}" for number in (1, 2, 9))
 
 

@@ -19,6 +19,8 @@ from txnlog.state.group import OffsetCommit
 from txnlog.state.membership import GroupMember, MembersJoined, MembersLeft
 from txnlog.testing import Fault, FaultyStorage, Process, Simulation
 
+pytestmark = pytest.mark.rule("M4")
+
 FIRST, SECOND, OWN = (f"{number:032x}" for number in (1, 2, 9))
 
 

@@ -41,6 +41,8 @@ from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing import FaultyStorage
 
+pytestmark = pytest.mark.rule("M2", "M3", "M5")
+
 EAGER = "range"
 PROTOCOLS = pytest.mark.parametrize("assignor", [EAGER, COOPERATIVE])
 
@@ -114,6 +116,7 @@ def test_who_leaves_is_replaced_and_nothing_is_read_twice(group: Group, assignor
     assert len(two.poll(max_records=100)) == 4
 
 
+@pytest.mark.rule("hazard 12")
 @pytest.mark.condition(57)
 def test_who_crashes_is_missed_after_the_session_timeout(group: Group) -> None:
     """His uncommitted records come to others; back to life, he is told that he has lost them."""

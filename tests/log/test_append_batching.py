@@ -30,6 +30,8 @@ from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store
 from txnlog.testing import HeapStorage, ProcessStopped, VirtualClock
 
+pytestmark = pytest.mark.rule("L14", "hazard 9")
+
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 

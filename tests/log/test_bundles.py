@@ -22,7 +22,7 @@ from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
-pytestmark = pytest.mark.usefixtures("short_chapters")
+pytestmark = [pytest.mark.usefixtures("short_chapters"), pytest.mark.rule("L15")]
 AGE_MS = 60_000
 
 

@@ -23,6 +23,8 @@ from txnlog.storage.base import Storage
 from txnlog.store import attach
 from txnlog.testing import FaultRates, FaultyStorage, HeapStorage, Process, Simulation, VirtualClock
 
+pytestmark = pytest.mark.rule("L17", "hazard 3")
+
 FOLDER = "groups/g"
 KEPT = 2
 """So many of the newest entries are never freed."""

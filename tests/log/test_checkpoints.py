@@ -26,6 +26,7 @@ AGE_MS = 3_600_000
 pytestmark = [
     pytest.mark.usefixtures("short_chapters"),
     pytest.mark.store(config={"log.cleanup.age.ms": AGE_MS}),
+    pytest.mark.rule("L7"),
 ]
 
 

@@ -29,9 +29,12 @@ MANY = SETTLED_AT_ONCE + KEPT_ENTRIES + 100
 """So many appends that some of them are settled."""
 
 
-pytestmark = pytest.mark.store(
-    topics=dict.fromkeys("abc", 1), config={"transaction.max.timeout.ms": TIMEOUT_MS}
-)
+pytestmark = [
+    pytest.mark.store(
+        topics=dict.fromkeys("abc", 1), config={"transaction.max.timeout.ms": TIMEOUT_MS}
+    ),
+    pytest.mark.rule("L6", "T9", "hazard 10"),
+]
 
 
 @pytest.fixture

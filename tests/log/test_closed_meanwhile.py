@@ -44,7 +44,7 @@ def heap() -> HeapStorage:
     return HeapStorage(like_disk=True)
 
 
-pytestmark = pytest.mark.store(on="heap")
+pytestmark = [pytest.mark.store(on="heap"), pytest.mark.rule("L17")]
 
 
 @pytest.fixture

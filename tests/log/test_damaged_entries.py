@@ -12,6 +12,8 @@ from txnlog.storage import envelope
 from txnlog.store import Store
 from txnlog.testing import VirtualClock
 
+pytestmark = pytest.mark.rule("L1", "L3")
+
 
 @pytest.mark.parametrize("position", [0, 3, 12, 25, 40, 90, -2])
 def test_a_damaged_entry_is_reported_with_its_path(store: Store, position: int) -> None:

@@ -26,6 +26,8 @@ from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store
 from txnlog.testing import FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
+pytestmark = pytest.mark.rule("hazard 6")
+
 TIMEOUT_MS = 60_000
 
 

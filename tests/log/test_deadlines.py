@@ -17,6 +17,8 @@ from txnlog.state.transaction import HELP_AFTER_MS
 from txnlog.store import attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
+pytestmark = pytest.mark.rule("T9", "hazard 6", "hazard 10")
+
 TIMEOUT_MS = 60_000
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

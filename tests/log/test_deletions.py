@@ -31,7 +31,10 @@ from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 
-pytestmark = pytest.mark.usefixtures("short_chapters")
+pytestmark = [
+    pytest.mark.usefixtures("short_chapters"),
+    pytest.mark.rule("L10", "L11", "hazard 3", "hazard 7"),
+]
 CLEANUP_AGE_MS = 60_000
 EXPIRATION_MS = 10_000_000
 Part = Callable[[Sequence[str]], Sequence[str]]

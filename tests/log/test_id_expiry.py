@@ -26,6 +26,8 @@ from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 from txnlog.write.segment_uploads import SegmentUploader
 
+pytestmark = pytest.mark.rule("L17", "T7")
+
 EXPIRATION_MS = 1_000_000
 CLEANUP_AGE_MS = 60_000
 _STORES = itertools.count()
@@ -109,6 +111,7 @@ def test_what_is_under_way_does_not_expire(status: Status) -> None:
         transitions.expire(state, now_ms=9, nonce="m", reason="idle")
 
 
+@pytest.mark.rule("hazard 10")
 @pytest.mark.condition(19)
 @pytest.mark.parametrize("wrong", ["maintenance", "producer", "storage"])
 def test_one_wrong_clock_expires_no_id(clock: VirtualClock, wrong: str) -> None:
@@ -205,6 +208,7 @@ def test_readers_of_a_removed_id(store: Store, clock: VirtualClock) -> None:
         assert reader.transactions.stable_offsets("t")[0].holders == ()
 
 
+@pytest.mark.rule("hazard 3")
 def test_an_instance_that_sleeps_over_an_expiry_harms_nobody(
     store: Store, clock: VirtualClock
 ) -> None:

@@ -30,7 +30,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     settle_early(monkeypatch)
 
 
-pytestmark = pytest.mark.store(topics={"t": 2}, on="heap")
+pytestmark = [pytest.mark.store(topics={"t": 2}, on="heap"), pytest.mark.rule("L9", "L12")]
 
 
 def append_each(store: Store, what: str, count: int, partition: int = 0) -> list[bytes]:

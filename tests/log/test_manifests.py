@@ -52,7 +52,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     settle_early(monkeypatch)
 
 
-pytestmark = pytest.mark.store(topics={"t": 2}, on="heap")
+pytestmark = [pytest.mark.store(topics={"t": 2}, on="heap"), pytest.mark.rule("L8", "L12")]
 
 
 def fold_entries(store: Store, outcomes: Mapping[int, Any]) -> TopicState:

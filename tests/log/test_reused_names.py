@@ -23,6 +23,7 @@ pytestmark = [
     pytest.mark.store(
         config={"log.cleanup.age.ms": CLEANUP_AGE_MS, "transaction.max.timeout.ms": 60_000}
     ),
+    pytest.mark.rule("L17", "T6", "hazard 3"),
 ]
 
 

@@ -17,6 +17,8 @@ from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
 
+pytestmark = pytest.mark.rule("S1")
+
 TOTAL = 100
 
 

@@ -22,6 +22,8 @@ from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
 
+pytestmark = pytest.mark.rule("S3")
+
 BOTH: list[IsolationLevel] = ["read_committed", "snapshot"]
 TOPICS = ["t0", "t1"]
 SOURCE = TopicPartition("t0", 0)

@@ -31,6 +31,8 @@ from txnlog.storage.base import Storage
 from txnlog.store import Store
 from txnlog.testing import Fault, FaultyStorage, VirtualClock
 
+pytestmark = pytest.mark.rule("G1")
+
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 

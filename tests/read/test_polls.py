@@ -80,6 +80,7 @@ def test_a_poll_that_fails_midway_loses_no_records(store: Store, clock: VirtualC
     assert [record.value for record in consumer.poll()] == [b"0", b"1", b"2"]
 
 
+@pytest.mark.rule("hazard 2")
 def test_an_offset_that_is_committed_during_a_poll_is_not_out_of_range() -> None:
     """An offset beyond the poll's snapshot must not start over: the copy would come twice.
 

@@ -25,7 +25,7 @@ T0, T2 = TopicPartition("t", 0), TopicPartition("t", 2)
 U0 = TopicPartition("u", 0)
 
 
-pytestmark = pytest.mark.store(topics={"t": 3, "u": 1})
+pytestmark = [pytest.mark.store(topics={"t": 3, "u": 1}), pytest.mark.rule("G3")]
 
 
 def fill(store: Store, *values: bytes, topic: str = "t") -> None:

@@ -18,6 +18,8 @@ from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
+pytestmark = pytest.mark.rule("L6", "hazard 5")
+
 TIMEOUT_MS = 60_000
 MANY = SETTLED_AT_ONCE + KEPT_ENTRIES + 100
 """So many appends that some of them are settled."""

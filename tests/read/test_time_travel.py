@@ -45,7 +45,7 @@ MANY = SETTLED_AT_ONCE + KEPT_ENTRIES + 100
 """So many appends that some of them are settled."""
 
 
-pytestmark = pytest.mark.store(topics={"t": 2, "u": 2}, on="heap")
+pytestmark = [pytest.mark.store(topics={"t": 2, "u": 2}, on="heap"), pytest.mark.rule("S2")]
 
 
 def values(snapshot: Snapshot) -> dict[str, list[tuple[int, bytes]]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.steps import ANYWHERE, begin, elsewhere, send, values
 from txnlog.producer import Producer
 from txnlog.store import Store, attach
@@ -21,6 +23,7 @@ def commit_behind_an_open_transaction(store: Store) -> Producer:
     return blocker
 
 
+@pytest.mark.rule("hazard 5")
 def test_a_snapshot_over_topics_does_not_tear(store: Store, clock: VirtualClock) -> None:
     """Hazard 5: a commit in two topics, of which one lies behind an open transaction."""
     blocker = commit_behind_an_open_transaction(store)

@@ -18,6 +18,8 @@ from txnlog.replication.roots.epochs import Epoch
 from txnlog.storage.adapters.inside import Inside
 from txnlog.storage.adapters.local import LocalStorage, _LocalUpload
 
+pytestmark = pytest.mark.rule("R17")
+
 THIRD = "b/incarnation-00001"
 FLUSHES, BYTES_EACH = 6, 40_000
 LITTLE = 20_000

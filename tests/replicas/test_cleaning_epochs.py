@@ -30,6 +30,8 @@ from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing import HeapStorage, VirtualClock
 
+pytestmark = pytest.mark.rule("R18")
+
 CONTROL = "control"
 FEW = 3
 

@@ -26,6 +26,8 @@ from txnlog.storage import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import CannotReplace
 
+pytestmark = pytest.mark.rule("R14")
+
 ENTRY = "topics/t/log/00000000000000000001.json"
 
 

@@ -22,6 +22,8 @@ from txnlog import names
 from txnlog.errors import CorruptEntry, InvalidOption
 from txnlog.replication import Replicas
 
+pytestmark = pytest.mark.rule("R14")
+
 ROOTS = pytest.mark.parametrize("root", [FIRST, pytest.param(SECOND, marks=pytest.mark.more)])
 SENT = [str(number) for number in range(16)]
 

@@ -22,6 +22,8 @@ from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing import HeapStorage, VirtualClock
 
+pytestmark = pytest.mark.rule("R2", "R13", "T10")
+
 NAME = "transactions/p/00000000000000000001.json"
 OURS, THEIRS = entry_of("", "ours"), entry_of("", "theirs")
 """Both as they were written: no checksum tells who is right."""

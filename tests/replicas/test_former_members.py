@@ -27,6 +27,8 @@ from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_
 from txnlog.storage import Storage
 from txnlog.storage.reach import UnnamedUrl
 
+pytestmark = pytest.mark.rule("R19")
+
 LOG = "topics/t/log"
 THIRD = "b/incarnation-00001"
 

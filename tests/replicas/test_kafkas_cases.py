@@ -21,6 +21,8 @@ from txnlog.replication.roots.root_join import join
 from txnlog.store import attach
 from txnlog.testing import VirtualClock
 
+pytestmark = pytest.mark.rule("R5", "R6")
+
 
 class Cluster:
     """A store on so many roots, a job that commits to it, and its judge: what was acknowledged."""

@@ -19,6 +19,8 @@ from txnlog.storage.counting import CountingStorage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing import VirtualClock
 
+pytestmark = pytest.mark.rule("R3")
+
 DATA = f"topics/t/data/0/{names.segment_name('f' * 32, 0)}.log"
 
 

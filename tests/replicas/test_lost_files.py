@@ -33,6 +33,8 @@ from txnlog.replication.sound_copies import SoundCopies
 from txnlog.storage import envelope
 from txnlog.testing import VirtualClock
 
+pytestmark = pytest.mark.rule("R14")
+
 BEGUN_MS = VirtualClock().now_ms()
 WITH_CHECKPOINTS = pytest.mark.parametrize("early", [False, True], ids=["entries", "checkpoints"])
 

@@ -29,6 +29,8 @@ from txnlog.storage.threads import run_together
 from txnlog.tables.pinned_topic import PinnedTopic
 from txnlog.testing import VirtualClock
 
+pytestmark = pytest.mark.rule("R6")
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> txnlog.Store:

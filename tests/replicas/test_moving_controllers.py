@@ -40,6 +40,8 @@ from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.storage import envelope
 from txnlog.storage.adapters.local import LocalStorage
 
+pytestmark = pytest.mark.rule("R9")
+
 
 @pytest.fixture
 def made(tmp_path: Path) -> txnlog.Store:

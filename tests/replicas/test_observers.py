@@ -27,6 +27,8 @@ from txnlog.store import attach
 from txnlog.testing import VirtualClock
 from txnlog.write.coordinator import Coordinator
 
+pytestmark = pytest.mark.rule("R15", "R16")
+
 LOG = "topics/t/log"
 
 

@@ -54,6 +54,8 @@ from txnlog.storage import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage
 
+pytestmark = pytest.mark.rule("R5", "R8")
+
 
 @pytest.fixture
 def made(tmp_path: Path) -> txnlog.Store:

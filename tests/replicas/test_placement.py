@@ -47,7 +47,7 @@ from txnlog.testing import VirtualClock
 WHO = Proposer("x", 0, "test")
 
 
-pytestmark = pytest.mark.usefixtures("unlogged")
+pytestmark = [pytest.mark.usefixtures("unlogged"), pytest.mark.rule("R10")]
 
 
 # -- where it belongs ----------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from txnlog.replication.roots.verification import ReplicaDifference, verify
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 
-pytestmark = pytest.mark.usefixtures("unlogged")
+pytestmark = [pytest.mark.usefixtures("unlogged"), pytest.mark.rule("R11")]
 
 
 def test_data_is_moved_when_the_settings_change() -> None:

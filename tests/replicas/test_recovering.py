@@ -45,6 +45,8 @@ from txnlog.replication.roots.root_join import join
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
 
+pytestmark = pytest.mark.rule("R16")
+
 Break = Callable[[pytest.MonkeyPatch], None]
 
 

@@ -50,6 +50,8 @@ from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.counting import CountingStorage
 from txnlog.testing import VirtualClock
 
+pytestmark = pytest.mark.rule("R1", "R2", "R4", "R5", "R6", "R7")
+
 LAG_MS = 10_000
 
 

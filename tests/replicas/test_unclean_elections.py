@@ -51,6 +51,8 @@ from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage
 from txnlog.testing import VirtualClock
 
+pytestmark = pytest.mark.rule("R12")
+
 PARTITIONS = 4
 
 

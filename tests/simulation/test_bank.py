@@ -25,6 +25,8 @@ from tests.support.simulation.bank_worker import PARTITIONS, Auditor, Job, Leg, 
 from txnlog.names import TopicPartition
 from txnlog.store import open_store
 
+pytestmark = pytest.mark.rule("hazard 3", "hazard 5")
+
 
 @pytest.fixture
 def bank(tmp_path: Path) -> Iterator[Callable[..., Bank]]:

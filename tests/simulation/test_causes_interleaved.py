@@ -22,6 +22,8 @@ from txnlog.errors import CommitFailed, ConcurrentTransactions
 from txnlog.names import TopicPartition
 from txnlog.testing import Choose, Process, Simulation
 
+pytestmark = pytest.mark.rule("S3")
+
 TOPICS = ["t0", "t1", "t2"]
 WORKERS = 4
 LEVELS: list[IsolationLevel] = ["read_committed", "snapshot"]

@@ -32,6 +32,8 @@ from txnlog.storage.base import Storage
 from txnlog.store import attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
+pytestmark = pytest.mark.rule("T2", "T4", "hazard 6")
+
 _STORES = itertools.count()
 INSTANT = [fault for fault in Fault if fault not in {Fault.DELAY, Fault.PAUSE}]
 """What can go wrong at a request without anything else happening meanwhile."""
@@ -64,6 +66,7 @@ def test_stop_at_each_request(fault: Fault) -> None:
         check_recovery(storage, context)
 
 
+@pytest.mark.rule("hazard 1")
 @pytest.mark.condition(49)
 @pytest.mark.parametrize("fault", [Fault.LOSE_RESPONSE, *more([Fault.FAIL])])
 def test_fail_at_each_request(fault: Fault) -> None:

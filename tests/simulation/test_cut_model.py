@@ -9,6 +9,8 @@ import pytest
 from tests.support.seeds import tried_first
 from tests.support.simulation.cut_model import BROKEN, LEVELS, Model, Violation
 
+pytestmark = pytest.mark.rule("S3")
+
 FIRST = {"looks ids up once": 1260, "never says that it is only atomic": 2707}
 """Seeds that notice what is broken; where none is named, one of the first ones does."""
 

@@ -7,6 +7,8 @@ import pytest
 from tests.support.replication.decided_model import BROKEN, OLDER, Model, Violation
 from tests.support.seeds import tried_first
 
+pytestmark = pytest.mark.rule("R13", "T10")
+
 MORE = pytest.param(60, marks=pytest.mark.more)
 MANY = pytest.param(300, marks=pytest.mark.slow)
 FIRST = {"believes a listing of states": 566, "leaves the look for data to the appends": 34}

@@ -18,6 +18,8 @@ import txnlog
 from txnlog.results import GroupDescription, GroupOffset
 from txnlog.store import Store
 
+pytestmark = pytest.mark.rule("M3", "hazard 12")
+
 WORKER = "tests.support.groups.group_worker"
 
 

@@ -20,6 +20,8 @@ from txnlog.names import TopicPartition
 from txnlog.store import Store
 from txnlog.testing import Choose, Fault, Process, Simulation, preemptions, random_choice
 
+pytestmark = pytest.mark.rule("G2", "L2", "S1", "T6")
+
 SOURCE = TopicPartition("in", 0)
 Body = Callable[[Process], None]
 
@@ -187,6 +189,7 @@ def end_with_errors(body: Body) -> Body:
     return outer
 
 
+@pytest.mark.rule("hazard 9")
 @pytest.mark.condition(47)
 def test_many_writers_on_one_log() -> None:
     """8 writers, 10 flushes each, in any order: all land once, densely (hazard 9)."""

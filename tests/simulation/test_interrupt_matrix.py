@@ -36,6 +36,7 @@ pytestmark = [
     pytest.mark.usefixtures("early"),
     # Ends of generators that were left, in which nothing may be raised any more.
     pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.rule("L18"),
 ]
 
 

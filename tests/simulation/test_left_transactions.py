@@ -28,6 +28,8 @@ from txnlog.state.transaction import HELP_AFTER_MS
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
+pytestmark = pytest.mark.rule("hazard 6")
+
 TIMEOUT_MS = 60_000
 EXPIRATION_MS = 10_000_000
 TOPICS = {"a": 2, "b": 1, "in": 1}

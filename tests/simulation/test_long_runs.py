@@ -22,6 +22,8 @@ from tests.support.simulation.long_runs.run import (
 )
 from txnlog.testing import FaultRates
 
+pytestmark = pytest.mark.rule("L11", "L12", "L13", "L14", "L17")
+
 WEATHERS = {"calm": CALM, "rough": ROUGH, "stormy": STORMY, "stalling": STALLING}
 SYNCS = {"failing": FAILING, "broken": BROKEN}
 """Single syncs fail, or for a while all those of some folders."""

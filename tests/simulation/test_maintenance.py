@@ -27,6 +27,8 @@ from txnlog.store import Store
 from txnlog.testing import FaultRates, HeapStorage, Process, Simulation, preemptions
 from txnlog.write.coordinator import Coordinator
 
+pytestmark = pytest.mark.rule("V1", "V2", "hazard 11")
+
 Patch = pytest.MonkeyPatch
 T0 = TopicPartition("t", 0)
 HOUR_MS = 3_600_000

@@ -15,6 +15,8 @@ from txnlog.groups.heartbeats import Observer
 from txnlog.groups.member import Member
 from txnlog.state.membership import Held, Membership
 
+pytestmark = pytest.mark.rule("M1", "M2", "M3", "M4", "hazard 12")
+
 WEATHERS = {"calm": CALM, "rough": ROUGH, "stormy": STORMY, "stalling": STALLING}
 SHORT = {"calm_ms": 120_000}
 """What they have time for when faults have stopped: enough, and half of what soaks give."""

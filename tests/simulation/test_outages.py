@@ -18,6 +18,8 @@ from txnlog.producer import Producer
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 
+pytestmark = pytest.mark.rule("hazard 1")
+
 SOURCE = TopicPartition("in", 0)
 DAY_MS = 24 * 3_600_000
 

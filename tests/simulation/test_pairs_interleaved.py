@@ -26,7 +26,10 @@ CLEANUP_AGE_MS = 20_000
 TIMEOUT_MS = 20_000
 
 
-pytestmark = pytest.mark.usefixtures("short_chapters")
+pytestmark = [
+    pytest.mark.usefixtures("short_chapters"),
+    pytest.mark.rule("L17", "hazard 3", "hazard 4", "hazard 5"),
+]
 
 
 def strides(test: int, soak: int) -> pytest.MarkDecorator:
@@ -148,6 +151,7 @@ SHOWS: dict[str, Callable[[str], bool]] = {
 """Which names a listing shows that appear or disappear while it is made."""
 
 
+@pytest.mark.rule("hazard 7")
 @strides(15, 3)
 @pytest.mark.parametrize("shown", SHOWS)
 def test_a_long_listing_meets_a_commit(shown: str, stride: int) -> None:

@@ -7,6 +7,8 @@ import pytest
 from tests.support.replication.placement_model import BROKEN, Lost, Model
 from tests.support.seeds import tried_first
 
+pytestmark = pytest.mark.rule("R11")
+
 FIRST = {"notes nothing": 157, "forgets the last copy": 134}
 """Seeds that notice what is broken; where none is named, one of the first ones does."""
 

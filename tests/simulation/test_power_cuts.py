@@ -25,6 +25,8 @@ from txnlog.producer import Producer
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
+pytestmark = pytest.mark.rule("T6", "hazard 1")
+
 
 def puts_of_one_run() -> list[int]:
     """The numbers of the requests that put something into an id's log."""

@@ -28,6 +28,8 @@ from txnlog.errors import StorageError, TxnlogError
 from txnlog.store import Store, open_store
 from txnlog.testing import VirtualClock
 
+pytestmark = pytest.mark.rule("hazard 9")
+
 WORKER = "tests.support.simulation.commit_worker"
 SILENCE_S = 120.0
 

@@ -66,7 +66,28 @@ from txnlog.storage.base import Storage
 Patch = pytest.MonkeyPatch
 
 
-pytestmark = pytest.mark.usefixtures("unlogged")
+pytestmark = [
+    pytest.mark.usefixtures("unlogged"),
+    pytest.mark.rule(
+        "R1",
+        "R2",
+        "R3",
+        "R4",
+        "R5",
+        "R6",
+        "R7",
+        "R8",
+        "R9",
+        "R10",
+        "R11",
+        "R14",
+        "R15",
+        "R16",
+        "R17",
+        "R18",
+        "R19",
+    ),
+]
 
 
 @pytest.mark.condition(59)

@@ -15,6 +15,8 @@ import pytest
 from txnlog.errors import InvalidRecord, InvalidSchema
 from txnlog.testing import HeapStorage, Process, Simulation, preemptions
 
+pytestmark = pytest.mark.rule("L16")
+
 Body = Callable[[Process], None]
 BEFORE = pa.schema([("id", pa.int32()), ("a", pa.string()), ("gone", pa.int8())])
 AFTER = pa.schema(

@@ -28,7 +28,7 @@ from txnlog.testing import FaultRates
 Patch = pytest.MonkeyPatch
 
 
-pytestmark = pytest.mark.usefixtures("unlogged")
+pytestmark = [pytest.mark.usefixtures("unlogged"), pytest.mark.rule("Y1", "Y2", "Y3")]
 
 
 def test_a_standby_shows_what_the_source_had() -> None:

@@ -23,6 +23,8 @@ from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
+pytestmark = pytest.mark.rule("hazard 1")
+
 DAY_MS = 86_400_000
 CONFIG = {"retention.ms": -1, "file.delete.delay.ms": 0, "record.format": "auto"}
 ACKNOWLEDGED = [b"%d" % number for number in range(8)]

@@ -30,7 +30,7 @@ FIRST = {"counts what is noted": 83, "counts who was out later": 262}
 """Seeds that notice what is broken; where none is named, one of the first ones does."""
 
 
-pytestmark = pytest.mark.usefixtures("unlogged")
+pytestmark = [pytest.mark.usefixtures("unlogged"), pytest.mark.rule("R12")]
 
 
 @pytest.mark.condition(60)

@@ -41,6 +41,8 @@ from txnlog.state.transaction import Outcome
 from txnlog.store import Store
 from txnlog.testing import FaultRates, Process, Simulation
 
+pytestmark = pytest.mark.rule("L14", "L15", "hazard 9")
+
 Patch = pytest.MonkeyPatch
 PARTITIONS = 2
 TURNS = 6

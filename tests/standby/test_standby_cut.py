@@ -13,6 +13,8 @@ from txnlog.replication.standby.cut import Cut, LogKey, LogPart, Need, NewFile, 
 from txnlog.state import transaction as transitions
 from txnlog.state.transaction import EntryRef, Outcome, TransactionRef, TransactionState
 
+pytestmark = pytest.mark.rule("Y1")
+
 TOPICS: list[LogKey] = [("topic", "a"), ("topic", "b"), ("topic", "c")]
 GROUP: LogKey = ("group", "g")
 

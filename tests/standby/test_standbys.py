@@ -49,6 +49,8 @@ from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
+pytestmark = pytest.mark.rule("Y2", "Y3", "Y4")
+
 
 def store_of(storage: Storage, seed: int = 2) -> Store:
     return attach(storage, clock=VirtualClock(seed=seed))

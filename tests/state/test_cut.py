@@ -9,6 +9,8 @@ import pytest
 from txnlog.names import TopicPartition
 from txnlog.state.cut import Part, consistent_cut
 
+pytestmark = pytest.mark.rule("L6", "S1", "hazard 5")
+
 PLACES = [TopicPartition(topic, partition) for topic in "ab" for partition in range(2)]
 
 

@@ -21,6 +21,8 @@ from txnlog.state.topic_entries import Append, Created, Trimmed
 from txnlog.state.transaction import Outcome, TransactionRef
 from txnlog.storage import envelope
 
+pytestmark = pytest.mark.rule("G1", "G2", "L1", "L4", "L5", "L7")
+
 PRODUCER = ProducerRef(producer_id=9, producer_epoch=3)
 SEQUENCE_LIMIT = 2**31
 

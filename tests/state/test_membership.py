@@ -31,6 +31,8 @@ from txnlog.state.membership import (
 from txnlog.state.transaction import TransactionRef
 from txnlog.storage import envelope
 
+pytestmark = pytest.mark.rule("M1", "M2", "M4")
+
 TOPICS = {"t": AssignedTopic("id-t", 5), "u": AssignedTopic("id-u", 3)}
 
 

@@ -23,6 +23,8 @@ from txnlog.state.segment import SegmentEntry, StoredSegment
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Append, Appends, Created, Deleted, TopicEntry, Trimmed
 
+pytestmark = pytest.mark.rule("L14")
+
 PARTITIONS = 3
 HOUR_MS = 3_600_000
 

@@ -10,6 +10,8 @@ import pytest
 from txnlog.names import TopicPartition
 from txnlog.state.cut import Part, consistent_cut, cut_at_time
 
+pytestmark = pytest.mark.rule("S2")
+
 PLACES = [TopicPartition(topic, partition) for topic in "ab" for partition in range(2)]
 A, B = PLACES[0], PLACES[2]
 

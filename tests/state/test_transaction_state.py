@@ -22,6 +22,8 @@ from txnlog.state.transaction import (
 from txnlog.storage import envelope
 from txnlog.testing import HeapStorage, VirtualClock
 
+pytestmark = pytest.mark.rule("T1", "T3", "T5", "T10", "hazard 4")
+
 ENTRY = EntryRef("topic", "orders", 7)
 
 

@@ -34,6 +34,8 @@ from txnlog.testing.conformance.interface import (
     long_listings_are_complete,
 )
 
+pytestmark = pytest.mark.rule("hazard 1")
+
 _SINGLE = itertools.count()
 _GIVEN_URL = os.environ.get("TXNLOG_TEST_STORE_URL", "")
 _GIVEN_OPTIONS = json.loads(os.environ.get("TXNLOG_TEST_STORE_OPTIONS") or "{}")
@@ -93,6 +95,7 @@ def any_storage(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> It
         storage.delete([name for name, _ in storage.list_all("")])
 
 
+@pytest.mark.rule("hazard 7", "hazard 8")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_interface(check: Check, any_storage: Storage, kind: str) -> None:
     """Each promise of the interface."""

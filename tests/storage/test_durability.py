@@ -26,6 +26,8 @@ from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 
+pytestmark = pytest.mark.rule("hazard 1", "hazard 2")
+
 ENTRY = "topics/t/log/00000000000000000001.json"
 
 

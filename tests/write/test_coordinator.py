@@ -29,6 +29,8 @@ from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, ProcessStopped, VirtualClock
 
+pytestmark = pytest.mark.rule("T1")
+
 MAX_TIMEOUT_MS = 100_000
 _STORES = itertools.count()
 

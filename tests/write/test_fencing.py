@@ -70,6 +70,7 @@ def test_a_fenced_commit_is_refused(store: Store, clock: VirtualClock) -> None:
     assert values(store) == []
 
 
+@pytest.mark.rule("hazard 4")
 def test_a_zombies_append_is_never_seen(store: Store, clock: VirtualClock) -> None:
     """Hazard 4: an entry that comes after its transaction ended stays out, for every reader."""
     first = begin(store, "z")

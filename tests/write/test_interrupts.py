@@ -23,6 +23,8 @@ from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 from txnlog.write import plain_writer
 
+pytestmark = pytest.mark.rule("hazard 2")
+
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MODULES = {
     module.__file__

@@ -19,7 +19,10 @@ from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 EXPIRATION_MS = 1_000_000
 
 
-pytestmark = pytest.mark.store(topics={"t": 2}, config={"producer.id.expiration.ms": EXPIRATION_MS})
+pytestmark = [
+    pytest.mark.store(topics={"t": 2}, config={"producer.id.expiration.ms": EXPIRATION_MS}),
+    pytest.mark.rule("L8"),
+]
 
 
 def let_all_expire(store: Store, clock: VirtualClock) -> None:

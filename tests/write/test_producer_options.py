@@ -32,6 +32,8 @@ from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 from txnlog.write.writer_settings import Retries
 
+pytestmark = pytest.mark.rule("T8")
+
 T0 = TopicPartition("t", 0)
 
 

@@ -38,7 +38,7 @@ from txnlog.segments.schema_columns import DEFAULT
 from txnlog.store import Store, attach
 from txnlog.testing import VirtualClock
 
-pytestmark = pytest.mark.store(topics={}, on="heap")
+pytestmark = [pytest.mark.store(topics={}, on="heap"), pytest.mark.rule("L16")]
 
 
 def send(store: Store, rows: list[dict[str, Any]] | pa.Table, topic: str = "t") -> None:

@@ -24,6 +24,8 @@ from txnlog.snapshot import Snapshot
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 
+pytestmark = pytest.mark.rule("L16")
+
 NAMES = ("a", "b", "c", "d.e", "F f")
 WIDER: dict[pa.DataType, pa.DataType] = {
     pa.int8(): pa.int32(),

@@ -31,13 +31,16 @@ EXPIRATION_MS = 1000
 PRODUCER = ProducerRef(producer_id=9, producer_epoch=3)
 
 
-pytestmark = pytest.mark.store(
-    topics={"t": 2},
-    config={
-        "producer.id.expiration.ms": EXPIRATION_MS,
-        "transaction.max.timeout.ms": EXPIRATION_MS,
-    },
-)
+pytestmark = [
+    pytest.mark.store(
+        topics={"t": 2},
+        config={
+            "producer.id.expiration.ms": EXPIRATION_MS,
+            "transaction.max.timeout.ms": EXPIRATION_MS,
+        },
+    ),
+    pytest.mark.rule("L4", "L9"),
+]
 
 
 def place(

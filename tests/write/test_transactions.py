@@ -37,7 +37,7 @@ T0 = TopicPartition("t", 0)
 TIMEOUT_MS = 60_000
 
 
-pytestmark = ANYWHERE
+pytestmark = [ANYWHERE, pytest.mark.rule("G1", "L5", "T3", "T6")]
 
 
 @pytest.mark.condition(24)
@@ -104,6 +104,7 @@ def test_a_copy_job_that_aborts_every_other_time(store: Store) -> None:
     assert len(values(store, isolation_level="read_uncommitted")) == 1000
 
 
+@pytest.mark.rule("hazard 6")
 @pytest.mark.condition(18, 29)
 def test_a_timed_out_transaction_blocks_nobody(store: Store, clock: VirtualClock) -> None:
     """A reader past the timeout aborts it, and fences it (hazard 6)."""

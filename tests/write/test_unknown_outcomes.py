@@ -24,7 +24,7 @@ from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 T0 = TopicPartition("t", 0)
 
 
-pytestmark = pytest.mark.usefixtures("short_chapters")
+pytestmark = [pytest.mark.usefixtures("short_chapters"), pytest.mark.rule("T4", "hazard 2")]
 
 
 @pytest.mark.condition(23)
@@ -92,6 +92,7 @@ class LosesOne(FaultyStorage):
         return done
 
 
+@pytest.mark.rule("hazard 1")
 def test_a_lost_response_is_no_conflict(store: Store) -> None:
     """Hazard 1: the entry is read back, its nonce is ours, and no second one is written."""
     losing = LosesOne(store.storage)
