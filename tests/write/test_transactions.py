@@ -37,7 +37,7 @@ T0 = TopicPartition("t", 0)
 TIMEOUT_MS = 60_000
 
 
-pytestmark = [ANYWHERE, pytest.mark.rule("G1", "L5", "T3", "T6")]
+pytestmark = [*ANYWHERE, pytest.mark.rule("G1", "L5", "T3", "T6")]
 
 
 @pytest.mark.condition(24)
