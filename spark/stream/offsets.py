@@ -5,7 +5,7 @@
      "topic_ids": {"orders": "5f0c..."}}
 
 ``offsets`` can be copied into ``startingOffsets``. The ids tell a topic from a later one of its
-name.
+name. A feed of changes has ``"purge_end"`` besides: that of its topic at that moment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from txnlog.errors import CorruptEntry, UnsupportedVersion
-from txnlog.limits import AnyNumber, Name, Offset, PartitionNumber, PerPartition
+from txnlog.limits import AnyNumber, Counter, Name, Offset, PartitionNumber, PerPartition
 from txnlog.names import TopicPartition
 
 _FORMAT = 1
@@ -36,6 +36,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
     offsets: Offsets
     topic_ids: Annotated[dict[Name, Name], AnyNumber]
     since: Offsets | None = None
+    purge_end: Counter | None = None
 
     @classmethod
     def of(
@@ -43,20 +44,25 @@ class StreamOffset(msgspec.Struct, frozen=True):
         offsets: Mapping[TopicPartition, int],
         topic_ids: Mapping[str, str],
         since: Offsets | None = None,
+        purge_end: int | None = None,
     ) -> StreamOffset:
         """In the order of topics and partitions: Spark compares the text of what it is given."""
         sorted_offsets: Offsets = {topic: {} for topic in sorted(topic_ids)}
         for where, offset in sorted(offsets.items()):
             sorted_offsets[where.topic][where.partition] = offset
-        return cls(sorted_offsets, {topic: topic_ids[topic] for topic in sorted(topic_ids)}, since)
+        ids = {topic: topic_ids[topic] for topic in sorted(topic_ids)}
+        return cls(sorted_offsets, ids, since, purge_end)
 
     @classmethod
     def initial(
-        cls, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, str]
+        cls,
+        offsets: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, str],
+        purge_end: int | None = None,
     ) -> StreamOffset:
         """The offsets at which a query begins."""
         begun = cls.of(offsets, topic_ids)
-        return cls(begun.offsets, begun.topic_ids, begun.offsets)
+        return cls(begun.offsets, begun.topic_ids, begun.offsets, purge_end)
 
     @classmethod
     def parse(cls, found: Mapping[str, object]) -> StreamOffset:
@@ -92,6 +98,8 @@ class StreamOffset(msgspec.Struct, frozen=True):
         }
         if self.since is not None:
             found["since"] = msgspec.to_builtins(self.since, str_keys=True)
+        if self.purge_end is not None:
+            found["purge_end"] = self.purge_end
         return found
 
     @property
@@ -116,7 +124,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
         if self.since is None:
             return start
         ids = {topic: self.topic_ids[topic] for topic in self.since}
-        return StreamOffset(self.since, ids)
+        return StreamOffset(self.since, ids, purge_end=self.purge_end)
 
 
 def proportional_shares(

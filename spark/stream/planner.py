@@ -10,11 +10,14 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from txnlog.columns.layouts import has_become
 from txnlog.errors import (
     ConcurrentTransactions,
     InvalidOption,
     OffsetOutOfRange,
+    SnapshotExpired,
     TxnlogError,
     UnknownTopicOrPartition,
 )
@@ -114,11 +117,13 @@ class StreamPlanner:
         shares give, so a batch may hold a part of a transaction; the rest comes with the next ones.
 
         Raises OffsetOutOfRange: records were lost (unless failOnDataLoss is false);
+        SnapshotExpired: of a feed of changes, keys were purged (likewise);
         UnknownTopicOrPartition: a subscribed topic, never read, does not exist.
         """
         self._refresh()
         self._check_topics_exist(start.offsets)
         self._check_start(start)
+        self._check_not_purged(start)
         begins = {where: self._start_of(start, where) for where in self._topics.wanted()}
         counts = {where: max(self._end(where) - at, 0) for where, at in begins.items()}
         total = sum(counts.values())
@@ -131,8 +136,9 @@ class StreamPlanner:
         since = None
         if start.begins and start.since is not None:
             since = {t: at for t, at in start.since.items() if topic_ids[t] == start.topic_ids[t]}
-        end = StreamOffset.of(offsets, topic_ids, since)
-        if (end.offsets, end.topic_ids) == (start.offsets, start.topic_ids):
+        # After a purge that is no error there may be a batch without records: it is past it then.
+        end = StreamOffset.of(offsets, topic_ids, since, self._purge_end(start.purge_end))
+        if replace(end, since=start.since) == start:
             return start
         self._last_batch_s = self._store.logs.clock.monotonic_s()
         return end
@@ -171,7 +177,7 @@ class StreamPlanner:
     def changes(self, start: StreamOffset, end: StreamOffset) -> ChangedRanges | None:
         """What tells the changes of a batch of one topic; None if it is empty.
 
-        Raises what :meth:`ranges` does.
+        Raises what :meth:`ranges` does; SnapshotExpired: keys were purged since it began.
         """
         spans = self._spans(start, end)
         if not spans:
@@ -179,6 +185,7 @@ class StreamPlanner:
         (topic,) = {where.topic for where in spans}
         view = self._planned_topics().view(topic)
         begin = end.start_of_batch(start)
+        self._check_not_purged(begin)
         # Also of partitions that have nothing new: a key may have its row there.
         starts = {
             number: begin.at(TopicPartition(topic, number), view.topic_id) or part.log_start_offset
@@ -309,7 +316,7 @@ class StreamPlanner:
             skip_damaged=read.skip_damaged,
         )
         starts = {w: span_of(snapshot, w, chosen[w], LATEST, read).start for w in wanted}
-        return StreamOffset.initial(starts, self._topic_ids())
+        return StreamOffset.initial(starts, self._topic_ids(), self._purge_end())
 
     def _start_of(self, start: StreamOffset, where: TopicPartition) -> int:
         """A batch's start in a partition; newly found partitions begin at their own start."""
@@ -386,6 +393,40 @@ class StreamPlanner:
                 "is shorter than it was. Was the store restored from an older copy?"
             )
 
+    def _fed(self) -> TopicView | None:
+        """The topic of a feed of changes, if this is one, and it is there."""
+        read = self._options.read
+        return self._topics.view(*read.subscription.topics) if read.pre_images else None
+
+    def _purge_end(self, before: int | None = None) -> int | None:
+        fed = self._fed()
+        return before if fed is None else fed.purge_end
+
+    def _check_not_purged(self, start: StreamOffset) -> None:
+        """Find keys purged after ``start``: a feed cannot tell what was done to their rows.
+
+        A query that begins with the first records misses nothing.
+        """
+        view = self._fed()
+        if (
+            view is None
+            or view.topic_id != start.topic_ids.get(view.topic)
+            or start.purge_end is None
+            or start.purge_end >= view.purge_end
+        ):
+            return
+        known = start.offsets[view.topic]
+        if not start.begins or any(
+            known.get(number, 0) > part.log_start_offset
+            for number, part in enumerate(view.partitions)
+        ):
+            self._report_loss(
+                f"keys were purged from topic {view.topic!r} since the last batch (entry "
+                f"{view.purge_end - 1} of its log): what was done to their rows is not known any "
+                "more",
+                SnapshotExpired,
+            )
+
     def _check_added(self, where: TopicPartition, start: StreamOffset) -> None:
         """Find records lost of a partition that ``start`` does not know.
 
@@ -444,9 +485,9 @@ class StreamPlanner:
             )
         return range(max(start, log_start), min(stop, end))
 
-    def _report_loss(self, what: str) -> None:
+    def _report_loss(self, what: str, error: type[TxnlogError] = OffsetOutOfRange) -> None:
         if self._options.read.fail_on_data_loss:
-            raise OffsetOutOfRange(
+            raise error(
                 f"{what}. To go on with what is there, give failOnDataLoss=false; to start over, "
                 "give the query a new checkpoint"
             )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.stream_helpers import reads_streams
@@ -148,6 +149,46 @@ def test_a_stream_makes_the_rows_of_its_end(
         value = "name" if topic == "people" else "value"
         assert state == {row[key]: row[value] for row in shown}
     assert kinds == {"insert", "update_before", "update_after", "delete"}
+
+
+@reads_streams
+def test_a_stream_ends_where_keys_were_purged(
+    spark: SparkSession, topics: Store, tmp_path: Path
+) -> None:
+    """And goes on if it is told to, from then on as before."""
+    told: list[tuple[str, bytes]] = []
+
+    def run(keeps: bool) -> None:
+        stream = (
+            spark.readStream.format("txnlog")
+            .options(path=topics.url, subscribe="plain", startingOffsets="earliest")
+            .options(preImages="true", columns="_change,key", failOnDataLoss=str(keeps).lower())
+        )
+        query = (
+            stream.load()
+            .writeStream.foreachBatch(lambda batch, _: told.extend(map(tuple, batch.collect())))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    def send(key: str, value: str | None) -> None:
+        with topics.producer() as producer:
+            producer.send("plain", value, key)
+
+    send("ann", "1")
+    send("bob", "1")
+    run(keeps=True)
+    send("ann", None)
+    topics.maintenance.purge("plain", [{"key": "ann"}])
+    with pytest.raises(StreamingQueryException, match="keys were purged from topic 'plain'"):
+        run(keeps=True)
+    run(keeps=False)
+    send("bob", "2")
+    run(keeps=True)
+    changed = [("update_after", b"bob"), ("update_before", b"bob")]
+    assert sorted(told) == [("insert", b"ann"), ("insert", b"bob"), *changed]
 
 
 def test_what_it_refuses(spark: SparkSession, topics: Store) -> None:

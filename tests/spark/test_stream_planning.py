@@ -21,6 +21,7 @@ from txnlog.errors import (
     CorruptEntry,
     InvalidOption,
     OffsetOutOfRange,
+    SnapshotExpired,
     TxnlogError,
     UnknownTopicOrPartition,
     UnsupportedVersion,
@@ -208,6 +209,7 @@ def test_the_text_of_an_offset_depends_on_nothing_else() -> None:
         ({"format": 1, "offsets": {"in": {"x": 5}}, "topic_ids": {"in": "a"}}, CorruptEntry),
         ({"format": 1, "offsets": {"in": {"0": "5"}}, "topic_ids": {"in": "a"}}, CorruptEntry),
         ({"format": 1, "offsets": {}, "topic_ids": {}, "since": {"in": {"0": 1}}}, CorruptEntry),
+        ({"format": 1, "offsets": {}, "topic_ids": {}, "purge_end": "0"}, CorruptEntry),
     ],
 )
 def test_other_offsets_are_refused(found: dict[str, object], error: type[TxnlogError]) -> None:
@@ -663,6 +665,84 @@ def test_a_batch_that_was_planned_notices_too(store: Store, loss: str) -> None:
     assert spans(planner(store, failOnDataLoss="false").ranges(at, end)) == (
         {"in:0": [(5, 6)]} if loss == "trimmed" else {}
     )
+
+
+def fill_keys(store: Store, topic: str = "in") -> None:
+    """Append a record of each key, ann and bob, one in each partition."""
+    with store.producer() as producer:
+        for partition, key in enumerate(("ann", "bob")):
+            producer.send(topic, b"-", key, partition=partition)
+
+
+FEED = {"preImages": "true"}
+
+
+def test_a_feed_of_changes_notices_a_purge(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """At the next trigger, new records or not; each purge is an error, or one warning."""
+    stream = planner(store, **FEED)
+    at = again(stream.latest(stream.initial(), ALL))
+    goes_on = planner(store, **FEED, failOnDataLoss="false")
+    for warnings, key in enumerate(("ann", "bob"), 1):
+        fill_keys(store)
+        at = again(goes_on.latest(at, ALL))
+        assert again(stream.latest(at, ALL)) == at
+        store.maintenance.purge("in", [{"key": key}])
+        assert planner(store).latest(at, ALL) == at  # a stream of records has nothing new
+        for other in (stream, planner(store, **FEED)):
+            with pytest.raises(SnapshotExpired, match=r"'in' since the last.*failOnDataLoss=false"):
+                other.latest(at, ALL)
+        end = again(goes_on.latest(at, ALL))
+        assert (end == at, offsets(end)) == (False, offsets(at))
+        assert goes_on.changes(at, end) is None
+        at = end
+        assert goes_on.latest(at, ALL) is at
+        assert sum("were purged" in message for message in caplog.messages) == warnings
+    fill_keys(store)
+    end = again(planner(store, **FEED).latest(at, ALL))
+    assert planner(store, **FEED).changes(at, end)
+    store.topics.delete("in")
+    store.topics.create("in", partitions=2)
+    fill_keys(store)
+    store.maintenance.purge("in", [{"key": "ann"}])
+    caplog.clear()
+    planner(store, **FEED, failOnDataLoss="false").latest(at, ALL)
+    assert not any("were purged" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_batch_of_a_feed_is_not_repeated_after_a_purge(store: Store, is_first: bool) -> None:
+    stream = planner(store, **FEED, startingOffsets="earliest")
+    start = again(stream.initial())
+    fill_keys(store)
+    end = again(stream.latest(start, ALL))
+    if not is_first:
+        fill_keys(store)
+        start, end = end, again(stream.latest(end, ALL))
+    planned = planner(store, **FEED).changes(start, end)
+    assert planned == stream.changes(start, end)
+    store.maintenance.purge("in", [{"key": "ann"}])
+    with pytest.raises(SnapshotExpired, match="were purged from topic 'in'"):
+        planner(store, **FEED).changes(start, end)
+    assert stream.changes(start, end) == planned  # has not looked since
+    assert planner(store, **FEED, failOnDataLoss="false").changes(start, end)
+
+
+@pytest.mark.parametrize(("starts", "misses"), [("earliest", False), ("latest", True)])
+def test_a_feed_that_begins_with_the_first_records_misses_no_purge(
+    store: Store, starts: str, misses: bool
+) -> None:
+    fill_keys(store)
+    begun = planner(store, **FEED, startingOffsets=starts).initial()
+    store.maintenance.purge("in", [{"key": "ann"}])
+    stream = planner(store, **FEED, startingOffsets=starts)
+    stream.latest(stream.initial(), ALL)
+    if misses:
+        with pytest.raises(SnapshotExpired, match="were purged"):
+            stream.latest(again(begun), ALL)
+        return
+    end = again(stream.latest(again(begun), ALL))
+    assert offsets(end) == {"in": [6, 6]}
+    assert planner(store, **FEED).changes(begun, end)
 
 
 @pytest.mark.parametrize("added", ["in:2", "in-2:0"])
