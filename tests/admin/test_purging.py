@@ -21,6 +21,7 @@ from tests.support.steps import another, begin
 from txnlog import TopicPartition
 from txnlog.admin import purge_topic
 from txnlog.errors import (
+    CorruptRecord,
     InvalidOption,
     InvalidRecord,
     SnapshotExpired,
@@ -503,6 +504,82 @@ def test_keys_that_cannot_be(heap: HeapStorage, clock: VirtualClock) -> None:
     with pytest.raises(InvalidOption, match="fewer"):
         store.maintenance.purge("t", {"key": ["x" * (65 << 20)]})
     assert store.maintenance.purge("t", []) == PurgeReport("t", (), 0, 0)
+
+
+def test_the_keys_of_another_topic(heap: HeapStorage, clock: VirtualClock) -> None:
+    """All that are committed in it, tombstones too; those without a key name nobody."""
+    store = new_store(heap, clock)
+    put(store, "ann", "bob", "cy", "dan", "eve")
+    store.topics.create("gone", partitions=2)
+    with store.producer() as producer:
+        producer.send("gone", b"at her request", "ann", partition=0)
+        producer.send("gone", None, "bob", partition=1)
+        producer.send("gone", b"a remark", partition=1)
+    aborted = begin(store, "aborted")
+    aborted.send("gone", b"", "cy")
+    aborted.abort_transaction()
+    being_made = begin(store, "open")
+    being_made.send("gone", b"", "dan")
+    being_made.flush()
+    before = store.scan("gone").to_arrow()
+    (done,) = store.maintenance.purge("t", store.scan("gone")).partitions
+    assert done.record_count == 2
+    assert [row["key"] for row in rows(store)] == [b"cy", b"dan", b"eve"]
+    assert store.scan("gone").to_arrow() == before
+    being_made.commit_transaction()
+    gone = store.scan("gone", columns=["key"])
+    assert sum(part.record_count for part in store.maintenance.purge("t", gone).partitions) == 1
+    store.maintenance.purge("gone", gone)
+    assert store.scan("gone").to_arrow()["key"].to_pylist() == [None]
+    assert store.maintenance.purge("t", store.scan("gone")).partitions == ()
+
+
+def test_the_keys_of_another_typed_topic(heap: HeapStorage, clock: VirtualClock) -> None:
+    """Of narrower types, and deleted ones; one that has other columns is an error."""
+    store = new_store(heap, clock)
+    store.topics.create("people", schema=SCHEMA, key=["id"])
+    narrow = pa.schema([("why", pa.string()), ("id", pa.int16())])
+    store.topics.create("gone", schema=narrow, key=["id"])
+    with store.producer() as producer:
+        producer.send_batch("people", [{"id": n, "note": "n"} for n in range(4)])
+        producer.send_batch("gone", [{"id": 1, "why": None}, {"id": 3, "_deleted": True}])
+    store.maintenance.purge("people", store.scan("gone"))
+    assert store.scan("people").to_arrow()["id"].to_pylist() == [0, 2]
+    for topic, of in (("t", "gone"), ("people", "t")):
+        with pytest.raises(InvalidRecord, match=f"topic '{topic}': the keys must be .* columns"):
+            store.maintenance.purge(topic, store.scan(of))
+
+
+def test_keys_count_once_however_often_they_come(
+    heap: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic with many records of few keys is within the limit; beyond it no more are read."""
+    monkeypatch.setattr(purge_topic, "MOST_KEY_BYTES", 250)
+    monkeypatch.setattr(purge_topic, "_MOST_NEW_BYTES", 100)
+    store = new_store(heap, clock)
+    put(store, "ann", PERSON)
+    store.topics.create("gone", partitions=2, config={"compression.type": "none"})
+
+    def send(partition: int, *keys: str) -> None:
+        with store.producer() as producer:
+            for key in keys:
+                producer.send("gone", b"", key, partition=partition)
+
+    for _ in range(40):
+        send(0, *(f"k{number}" for number in range(20)))
+    send(1, PERSON)
+    (done,) = store.maintenance.purge("t", store.scan("gone")).partitions
+    assert done.record_count == 1
+    (path,) = (path for path in holding(heap) if path.startswith("topics/gone/data"))
+    content = heap.get(path)
+    heap.delete([path])
+    heap.put_if_absent(path, content.replace(PERSON.encode(), PERSON[::-1].encode()))
+    with pytest.raises(CorruptRecord, match="gone"):
+        store.maintenance.purge("t", store.scan("gone"))
+    for ten in range(30):
+        send(0, *(f"n{ten}{number}" for number in range(10)))
+    with pytest.raises(InvalidOption, match="more than the 0 MiB that a purge takes: give it fewe"):
+        store.maintenance.purge("t", store.scan("gone"))
 
 
 def test_many_segments_are_written_as_few(heap: HeapStorage, clock: VirtualClock) -> None:

@@ -146,6 +146,43 @@ def test_a_published_table_is_named(told: Path, tmp_path: Path) -> None:
     assert "published as" not in cli(*purge[:2], "said", *purge[3:], stdin=b'{"key": "ann"}').err
 
 
+def test_the_keys_of_a_topic(told: Path) -> None:
+    """Which keeps them, unless it is the topic that is purged."""
+    store = txnlog.open(str(told))
+    store.topics.create("gone")
+    with store.producer() as producer:
+        producer.send("gone", None, "ann")
+        producer.send("gone", "no key")
+    gone = ("--keys-of", "gone", "--store", told, "-o", "json")
+    (plan,) = rows(cli("topics", "purge", "said", *gone, "--dry-run"))
+    assert (plan["record_count"], plan["purged_bytes"]) == (2, None)
+    refused = cli("topics", "purge", "said", *gone)
+    assert refused.code == 2
+    assert "delete all records of all keys of topic gone from topic said" in refused.err
+    for topic, count, left in (("said", 2, [b"bob", b"cy"]), ("gone", 1, [None])):
+        assert rows(cli("topics", "purge", topic, *gone, "--yes"))[0]["record_count"] == count
+        assert store.scan(topic).to_arrow()["key"].to_pylist() == left
+
+
+def test_a_topic_of_other_keys(told: Path) -> None:
+    """Or of none: nothing is guessed from columns, which may have the name of a key."""
+    store = txnlog.open(str(told))
+    store.topics.create("keyless", schema=SCHEMA)
+    for topic, options, why in (
+        ("said", ("--keys-of", "nowhere"), "topic 'nowhere' does not exist"),
+        ("said", ("--keys-of", "people"), "people: its key is id, and that of said is key: name"),
+        ("people", ("--keys-of", "keyless"), "keyless: its key is none, and that of people is id"),
+        ("keyless", ("--keys-of", "keyless"), "that of keyless is none"),
+        ("said", ("--keys-of", "said", "-i", "jsonl"), "--input is of --keys FILE"),
+        ("said", ("--keys-of", "said", "--keys", "-"), "give either --keys FILE or --keys-of TOP"),
+        ("said", (), "give either --keys FILE or --keys-of TOPIC"),
+    ):
+        refused = cli("topics", "purge", topic, *options, "--store", told, "--yes")
+        assert refused.code in (1, 2)
+        assert why in " ".join(refused.err.split()), refused.err
+    assert store.scan("said").record_count == 4
+
+
 def test_too_many_keys(told: Path, tmp_path: Path) -> None:
     """They are not all read first."""
     keys = tmp_path / "keys.txt"

@@ -88,7 +88,8 @@ class MaintenanceAdmin:
             topic: its name.
             keys: a table or data frame that Arrow can read, a mapping of columns, or a list of
                 mappings, with the columns of the key: ``key``, or those of the topic's schema.
-                Other columns are ignored. 64 MiB at most.
+                Other columns are ignored. 64 MiB of different ones at most. Or a scan: all keys of
+                its records, also where they delete; of one without a key there is none.
             dry_run: only count.
 
         Returns:

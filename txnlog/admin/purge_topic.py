@@ -35,6 +35,7 @@ from txnlog.names import OWN_FILE, TABLES, FileKey, SegmentRef, day_of_tables, t
 from txnlog.read.latest import look_up
 from txnlog.read.pin import pin_topics
 from txnlog.read.plan import SegmentRange
+from txnlog.read.rows import Rows
 from txnlog.read.stored_reader import read_stored
 from txnlog.read.topic_view import TopicView
 from txnlog.schema import TopicSchema
@@ -49,6 +50,8 @@ from txnlog.write.row_values import make_column, make_rows, plain_columns
 from txnlog.write.typed_records import TypedRecords
 
 MOST_KEY_BYTES: Final = 64 << 20
+_MOST_NEW_BYTES: Final = 1 << 20
+"""Of keys that were not looked for among the others yet; or as many as these have."""
 _BYTES_PER_ENTRY: Final = 256 << 20
 """How much, or a segment more, is rewritten with one entry."""
 _TURNS: Final = 8
@@ -204,29 +207,53 @@ def _keys(view: TopicView, given: object) -> pa.Array:
     fields = RecordKeys(schema).key_columns
     if not fields.names:
         raise InvalidOption(f"topic {topic!r} has a schema without a key: nothing names a record")
+    keys = pa.array([], pa.binary())
+    new = [keys]
+    new_bytes = 0
     try:
-        rows = _rows(fields.names, given)
-        if rows is None:
-            table = pa.table(given).select(fields.names)
-        elif rows:
-            table = pa.Table.from_batches([_listed(topic, schema, fields.names, rows)])
-        else:
-            table = fields.empty_table()
+        for batch in _batches(topic, schema, fields, given):
+            chosen = batch.select(fields.names)
+            if isinstance(given, Rows):
+                chosen = chosen.filter(pc.is_valid(chosen.column(0)))
+            if any(column.null_count for column in chosen.columns):
+                raise InvalidRecord(f"topic {topic!r}: some of the keys are null, or lack a column")
+            new.append(_keys_of(topic, schema, chosen))
+            new_bytes += new[-1].nbytes
+            if new_bytes > max(keys.nbytes, _MOST_NEW_BYTES):
+                keys = _distinct(topic, new)
+                new, new_bytes = [keys], 0
     except (*CONVERSION_ERRORS, KeyError, AttributeError) as error:
         raise InvalidRecord(
             f"topic {topic!r}: the keys must be a table, or a list of mappings, with the columns "
             f"{', '.join(fields.names)}: {error}"
         ) from error
-    if any(column.null_count for column in table.columns):
-        raise InvalidRecord(f"topic {topic!r}: some of the keys are null, or lack a column")
-    made = [_keys_of(topic, schema, batch) for batch in table.combine_chunks().to_batches()]
-    keys = pa.concat_arrays([pa.array([], pa.binary()), *made])
-    if keys.nbytes > MOST_KEY_BYTES:
+    return _distinct(topic, new)
+
+
+def _distinct(topic: str, keys: Sequence[pa.Array]) -> pa.Array:
+    """Raises InvalidOption."""
+    distinct = pa.chunked_array(keys).unique()
+    if distinct.nbytes > MOST_KEY_BYTES:
         raise InvalidOption(
-            f"topic {topic!r}: the keys take {keys.nbytes} bytes, and a purge takes "
-            f"{MOST_KEY_BYTES} at most: give it fewer at once"
+            f"topic {topic!r}: the keys take more than the {MOST_KEY_BYTES >> 20} MiB that a purge "
+            "takes: give it fewer at once"
         )
-    return keys.unique()
+    return distinct
+
+
+def _batches(
+    topic: str, schema: TopicSchema | None, fields: pa.Schema, given: object
+) -> Iterator[pa.RecordBatch]:
+    """Batches with the columns of the keys, among others."""
+    rows = _rows(fields.names, given)
+    if rows is not None:
+        if rows:
+            yield _listed(topic, schema, fields.names, rows)
+        return
+    reader = given.to_reader() if isinstance(given, Rows) else pa.table(given).to_reader()
+    for name in fields.names:
+        reader.schema.field(name)  # also if there is no batch
+    yield from reader
 
 
 def _rows(names: Sequence[str], given: object) -> Sequence[object] | None:

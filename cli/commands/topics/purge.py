@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from txnlog.results import Purge, PurgeReport
+    from txnlog.scan import Scan
+    from txnlog.schema import TopicSchema
     from txnlog.store import Store
 
 FIELDS: list[Field[Purge]] = [
@@ -43,9 +45,13 @@ def purge_keys(
     session: Session,
     topic: Annotated[str, typer.Argument(help="Whose records.")],
     keys: Annotated[
-        Path,
+        Path | None,
         typer.Option("--keys", metavar="FILE", help="The keys; - is stdin.", show_default=False),
-    ],
+    ] = None,
+    keys_of: Annotated[
+        str | None,
+        typer.Option("--keys-of", metavar="TOPIC", help="All keys of it.", show_default=False),
+    ] = None,
     input_format: InputOption = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
@@ -64,13 +70,23 @@ def purge_keys(
     Example:
       echo alice | txnlog topics purge orders --keys - --yes
       txnlog topics purge flights --keys flights.jsonl --dry-run
+      txnlog topics purge orders --keys-of gone --yes
     """
+    if (keys is None) == (keys_of is None):
+        raise typer.BadParameter("give either --keys FILE or --keys-of TOPIC")
     store = session.open_store(dry_run=dry_run)
-    table = _read_keys(store, topic, keys, input_format)
+    given: pa.Table | Scan
+    if keys is not None:
+        given = _read_keys(store, topic, keys, input_format)
+        counted = "1 key" if given.num_rows == 1 else f"{given.num_rows} keys"
+    else:
+        assert keys_of is not None
+        if input_format is not None:
+            raise typer.BadParameter("--input is of --keys FILE: leave it out with --keys-of")
+        given, counted = _scan_keys(store, topic, keys_of), f"all keys of topic {keys_of}"
     if not dry_run:
-        counted = "1 key" if table.num_rows == 1 else f"{table.num_rows} keys"
         confirm(f"delete all records of {counted} from topic {topic}", yes=yes)
-    report = store.maintenance.purge(topic, table, dry_run=dry_run)
+    report = store.maintenance.purge(topic, given, dry_run=dry_run)
     session.output.rows(FIELDS, report.partitions)
     if not dry_run:
         _say_what_is_left(report)
@@ -118,7 +134,7 @@ def _read_keys(store: Store, topic: str, path: Path, input_format: InputFormat |
     is_stdin = str(path) == "-"
     chosen = find_format(input_format, None if is_stdin else path)
     limits = find_limits(store, Target(topic, None))
-    names = ("key",) if limits.schema is None else limits.schema.key
+    names = _key_names(limits.schema)
     lines = make_line_format(None, None, None, None, ())
     records = RecordInput(chosen, topic, limits, False, lines, keys_alone=True)
     batches: list[pa.RecordBatch] = []
@@ -143,6 +159,24 @@ def _read_keys(store: Store, topic: str, path: Path, input_format: InputFormat |
     if not batches:
         return pa.table({name: [] for name in names})
     return pa.Table.from_batches(batches)
+
+
+def _scan_keys(store: Store, topic: str, other: str) -> Scan:
+    """Raises BadParameter: the keys have other columns; UnknownTopicOrPartition."""
+    mine, theirs = (
+        _key_names(find_limits(store, Target(name, None)).schema) for name in (topic, other)
+    )
+    if {*mine} != {*theirs} or not mine:
+        keys = [", ".join(names) or "none" for names in (theirs, mine)]
+        raise typer.BadParameter(
+            f"--keys-of {other}: its key is {keys[0]}, and that of {topic} is {keys[1]}: name a "
+            "topic with the same columns, or give the keys as --keys FILE"
+        )
+    return store.scan(other, columns=mine)
+
+
+def _key_names(schema: TopicSchema | None) -> tuple[str, ...]:
+    return ("key",) if schema is None else schema.key
 
 
 def _keys_in_lines(lines: pa.Array, path: Path) -> pa.RecordBatch:
