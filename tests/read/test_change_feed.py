@@ -236,16 +236,19 @@ def test_a_purge_since_is_an_error(store: Store, clock: VirtualClock, until: str
         assert rows(feed) == [("insert", 1)]
 
 
-@pytest.mark.parametrize("merges", [False, True])
-def test_a_purge_that_finds_nothing_ends_no_feed(store: Store, merges: bool) -> None:
+@pytest.mark.parametrize("rewrite", ["none", "merge", "compaction"])
+def test_a_purge_that_finds_nothing_ends_no_feed(store: Store, rewrite: str) -> None:
     """Such as the second one, which looks whether a file is left."""
     for age in range(20):
         put(store, (1, "Ada", age), (2, "Bob", age))
     store.maintenance.purge("people", [{"id": 1}])
     since = store.snapshot("people").token()
     put(store, (2, "Bob", None))
-    if merges:
+    if rewrite == "merge":
         store.maintenance.merge("people")
+    elif rewrite == "compaction":
+        store.topics.alter("people", config={"cleanup.policy": "compact"})
+        compact(store, "people")
     report = store.maintenance.purge("people", [{"id": 1}])
     assert (report.partitions, report.waiting_files > 0) == ((), True)
     feed = store.changes("people", since, columns=["_change", "id"], pre_images=True)

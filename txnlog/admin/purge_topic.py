@@ -27,7 +27,13 @@ from txnlog.admin.vacuum import list_segment_files
 from txnlog.columns.key_parts import Mask
 from txnlog.columns.python_values import values_by_name
 from txnlog.config import TopicConfig
-from txnlog.errors import InvalidOption, InvalidRecord, ObjectNotFound, StorageError
+from txnlog.errors import (
+    CorruptRecord,
+    InvalidOption,
+    InvalidRecord,
+    ObjectNotFound,
+    StorageError,
+)
 from txnlog.hooks import registered
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec
@@ -42,8 +48,9 @@ from txnlog.schema import TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat
 from txnlog.segments.reader import SegmentBatch
 from txnlog.segments.records import CONVERSION_ERRORS, normalize
+from txnlog.state.rewrites import records_in
 from txnlog.state.segment import RewrittenFile, Segment
-from txnlog.state.topic import TopicState
+from txnlog.state.topic import Partition, TopicState
 from txnlog.state.topic_entries import Purged
 from txnlog.tables.table_files import copied_segment, is_copy, segment_of_copy
 from txnlog.write.row_values import make_column, make_rows, plain_columns
@@ -133,8 +140,8 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
         _purge(topic, number, [run for run in done if run.partition == number], dry_run=dry_run)
         for number in numbers
     )
-    waiting_files, old_copies, is_unsaid = _waiting_files(logs, topic)
-    if not dry_run and (done or is_unsaid):
+    waiting_files, old_copies, replaced = _waiting_files(logs, topic)
+    if not dry_run and (done or purging.is_in(replaced)):
         _put_purged(logs, topic, view.topic_id)
     published = TopicConfig.of(view.config).table_publish
     return PurgeReport(topic, found, undecided, waiting_files, old_copies, published)
@@ -164,11 +171,13 @@ def _purge(topic: str, partition: int, runs: Sequence[_Run], *, dry_run: bool) -
     )
 
 
-def _waiting_files(logs: Logs, topic: str) -> tuple[int, tuple[str, ...], bool]:
+def _waiting_files(
+    logs: Logs, topic: str
+) -> tuple[int, tuple[str, ...], list[tuple[int, Segment]]]:
     """How many wait to be deleted, and the old copies of the store that have more.
 
-    And whether segments that may hold more than what has replaced them do so since the last purge's
-    end: compaction leaves records out, as does a purge that has died before its end.
+    And those of the segments replaced since the last purge's end, by partition, that are there: as
+    far as what has replaced them may lack records.
     """
     files = list_segment_files(logs.storage, topic)
     copies = [*_copies(logs, topic)]
@@ -181,16 +190,29 @@ def _waiting_files(logs: Logs, topic: str) -> tuple[int, tuple[str, ...], bool]:
     waiting = [name for name in copies if segment_of_copy(name) not in placed]
     needed = placed_files(topic, state)
     old_copies = tuple(name for name, keys in old if keys is None or keys - needed)
-    is_unsaid = any(
-        rewrite.entry >= state.purge_end and _leaves_out(rewrite.segment)
-        for part in state.partitions
-        for rewrite in part.rewrites
-    )
-    return len(files.keys() - needed) + len(waiting), old_copies, is_unsaid
+    replaced = [
+        (number, segment)
+        for number, part in enumerate(state.partitions)
+        for segment in _replaced(part, state.purge_end)
+        if file_key(number, segment) in files
+    ]
+    return len(files.keys() - needed) + len(waiting), old_copies, replaced
 
 
-def _leaves_out(segment: Segment) -> bool:
-    return _kind(segment)[0] or segment.is_purge or segment.stored.is_empty
+def _replaced(part: Partition, purge_end: int) -> Iterator[Segment]:
+    """What held records of a partition after the last purge, and does not any more.
+
+    Nothing if all is in what has replaced it: compaction leaves records out, as does a purge that
+    has died before its end.
+    """
+    since = [rewrite.segment for rewrite in part.rewrites if rewrite.entry >= purge_end]
+    if any(_kind(one)[0] or one.is_purge or one.stored.is_empty for one in since):
+        before = [rewrite for rewrite in part.rewrites if rewrite.entry < purge_end]
+        held = {(one.stored.name, one.stored.position) for one in part.record_segments()}
+        start, end = part.log_start_offset, part.end_offset
+        for one in (*records_in(part.segments, before, start, end), *since):
+            if not one.stored.is_empty and (one.stored.name, one.stored.position) not in held:
+                yield one
 
 
 def _copies(logs: Logs, topic: str) -> Iterator[str]:
@@ -476,6 +498,14 @@ class _Purging:
             topic_id=self._view.topic_id,
             hides_aborted=segment.stored.has_aborted and not is_whole,
         )
+
+    def is_in(self, segments: Iterable[tuple[int, Segment]]) -> bool:
+        """Whether segments that were replaced have records of the keys, or cannot be read."""
+        parts = [self._part(number, segment, is_whole=True) for number, segment in segments]
+        try:
+            return any(count for _, count in self._count(parts))
+        except (CorruptRecord, *OVERTAKEN):
+            return True
 
     def _count(self, parts: Sequence[SegmentRange]) -> Iterator[tuple[SegmentRange, int]]:
         """How many records each has that are to be purged."""
