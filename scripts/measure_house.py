@@ -86,7 +86,7 @@ def rooms() -> dict[str, tuple[str, int]]:
     """By folder, or module in the root, its room and floor from the top in docs/ARCHITECTURE.md."""
     found = {}
     text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
-    for floor, row in re.findall(r"^\| (\d+) \| (.+?) \|", text, re.MULTILINE):
+    for floor, row in re.findall(r"^(\d+)\. ((?:`[\w/]+`(?:,\s+)?)+):", text, re.MULTILINE):
         names = re.findall(r"`(?:txnlog/)?(\w+)/?`", row)
         for name in names:
             found[name] = name if "/" in row else names[0], int(floor)
