@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
+from txnlog.names import STORE_FILE
 from txnlog.segments.parquet.compact_values import varint
 
 if TYPE_CHECKING:
@@ -40,18 +41,20 @@ _MAX_BYTES, _OPEN_BYTES, _LEAST_TASKS, _MOST_TASKS = (
     f"spark.sql.files.{name}"
     for name in ("maxPartitionBytes", "openCostInBytes", "minPartitionNum", "maxPartitionNum")
 )
+_FACTOR = "spark.sql.sources.fileCompressionFactor"
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
     """Files by their paths within a store, with the lengths that Spark is told of them.
 
-    In a task there are ``task_bytes`` of these lengths.
+    In a task there are ``task_bytes`` of these lengths; in truth they have ``size_bytes``.
     """
 
     names: Sequence[str]
     lengths: Sequence[int]
     task_bytes: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class Planner:
             -(-sizes[i] // room) * room if counts[i] == 1 else room // counts[i] for i in order
         ]
         found = [parts[i] for i in order]
-        return found, Files([part.paths.log for part in found], lengths, room)
+        return found, Files([part.paths.log for part in found], lengths, room, sum(sizes))
 
 
 def _count_tasks(files: Files) -> int:
@@ -164,7 +167,14 @@ def read_in_order(
     # A relation is cut into tasks by the settings of its session: the user's, in all else.
     planning = session.cloneSession()
     conf = planning.conf()
-    for name, value in ((_MAX_BYTES, files.task_bytes), (_OPEN_BYTES, 0), (_LEAST_TASKS, 1)):
+    own = float(conf.get(_FACTOR))
+    for name, value in (
+        (_MAX_BYTES, files.task_bytes),
+        (_OPEN_BYTES, 0),
+        (_LEAST_TASKS, 1),
+        # What a plan is told of the relation: by the lengths alone it would be broadcast to none.
+        (_FACTOR, own * max(files.size_bytes, 1) / max(sum(files.lengths), 1)),
+    ):
         conf.set(name, str(value))
     for name, text in settings.items():
         conf.set(name, text)
@@ -178,11 +188,15 @@ def read_in_order(
     folder = jvm("org.apache.hadoop.fs.Path")(f"{root}/files-{sha256(listing).hexdigest()[:32]}")
     known = jvm(f"{_SOURCES}.SharedInMemoryCache")(_UNBOUNDED, -1).createForNewClient()
     known.putLeafFiles(folder, _file_statuses(jvm, len(files.names), listing))
+    # A refresh lists both. The first is not there, so that it would find no rows and say nothing;
+    # now it finds a file that is no Parquet, with which every read fails.
+    other = jvm("org.apache.hadoop.fs.Path")(f"{root}/{STORE_FILE}")
+    known.putLeafFiles(other, jvm.gateway.new_array(jvm(_FILE_STATUS), 0))
     to_map = convert.toScalaMap
     relation = jvm(f"{_SOURCES}.HadoopFsRelation")(
         jvm(f"{_SOURCES}.InMemoryFileIndex")(
             planning,
-            convert.toSeq([folder]),
+            convert.toSeq([folder, other]),
             to_map({"recursiveFileLookup": "true"}),
             none,
             known,
@@ -213,6 +227,7 @@ class JavaClasses:
 
 
 _SOURCES = "org.apache.spark.sql.execution.datasources"
+_FILE_STATUS = "org.apache.hadoop.fs.FileStatus"
 _UNBOUNDED = 1 << 40
 
 
@@ -236,7 +251,7 @@ def why_not(spark: SparkSession) -> str:
 
 def _try(spark: SparkSession) -> str:
     # Three that fill tasks alone, of which one is cut, and those that share them.
-    files = Files([*"gacbfed"], [100, 200, 100, 50, 50, 50, 33], 100)
+    files = Files([*"gacbfed"], [100, 200, 100, 50, 50, 50, 33], 100, 583)
     try:
         schema = StructType([StructField("n", LongType())])
         frame: _Java = read_in_order(spark, "file:/txnlog", files, schema, {}, {})
@@ -258,12 +273,11 @@ def _try(spark: SparkSession) -> str:
 
 def _file_statuses(jvm: JavaClasses, count: int, listing: bytes) -> _Java:
     """An array of Hadoop's, of what :func:`_file_status` returns one after the other."""
-    kind = "org.apache.hadoop.fs.FileStatus"
-    found = jvm("org.apache.hadoop.io.ArrayWritable")(jvm("java.lang.Class").forName(kind))
+    found = jvm("org.apache.hadoop.io.ArrayWritable")(jvm("java.lang.Class").forName(_FILE_STATUS))
     data = struct.pack(">i", count) + listing
     stream = jvm("java.io.ByteArrayInputStream")(data)
     found.readFields(jvm("java.io.DataInputStream")(stream))
-    array = jvm.gateway.new_array(jvm(kind), count)
+    array = jvm.gateway.new_array(jvm(_FILE_STATUS), count)
     jvm("java.lang.System").arraycopy(found.get(), 0, array, 0, count)
     return array
 

@@ -61,8 +61,9 @@ def unmeasured(frame: DataFrame) -> Iterator[tuple[DataFrame, str | None]]:
     in the first column of texts or bytes. The frame's own rows have their order. The first, with
     nothing turned off, where that does not pay or cannot be done: the frame is made of little, or
     has one column, two of one type, or more than Spark compiles; the session has the setting; the
-    frame runs functions in Python, which would get the larger batches without fillers; it has
-    columns of no bounded width, is a stream's batch, or comes through Spark Connect.
+    frame runs functions in Python, which would get the larger batches without fillers; it was
+    repartitioned, and must stay so; it has columns of no bounded width, is a stream's batch, or
+    comes through Spark Connect.
     """
     plan = analyzed_plan(frame)
     share_bytes = None if plan is None else _share_bytes(frame)
@@ -143,10 +144,23 @@ def _pays(frame: DataFrame, plan: Java) -> bool:
         return False
     jvm: Java = frame.sparkSession.sparkContext._jvm  # noqa: SLF001 - Python's classes lack it
     patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    if plan.containsPattern(patterns.REPARTITION_OPERATION()) and _is_repartitioned(plan):
+        return False
     if plan.containsPattern(patterns.PLAN_EXPRESSION()):  # what a subquery runs is not looked at
         may_run = (patterns.PYTHON_UDF(), patterns.GENERATE())
         return not any(map(plan.containsPattern, may_run))
     return not _runs_python(plan, patterns.PYTHON_UDF())
+
+
+def _is_repartitioned(plan: Java) -> bool:
+    """Whether rows are brought together by columns.
+
+    Adaptive execution keeps them so, unless more than projections, filters and sorts follow: behind
+    fillers the rows of a key could come from several tasks.
+    """
+    return kind(plan) == "RepartitionByExpression" or any(
+        _is_repartitioned(child) for child in sequence(plan.children())
+    )
 
 
 def _runs_python(plan: Java, pattern: Java) -> bool:

@@ -329,6 +329,17 @@ def test_frames_of_little_are_measured(
     assert not left_alone(frame.union(frame))
 
 
+def test_what_was_repartitioned_stays_so(spark: SparkSession, tmp_path: Path) -> None:
+    """Behind fillers adaptive execution would read a key's rows in several tasks."""
+    frame = of_parquet(spark, tmp_path, {"key": ["k"], "value": ["v"]})
+    assert not left_alone(frame.coalesce(1))
+    again = frame.repartition("key").sortWithinPartitions("value").where("key > ''")
+    assert left_alone(again)
+    again.createOrReplaceTempView("again")
+    assert left_alone(spark.table("again").select("value", "key"))
+    assert left_alone(frame.repartitionByRange(2, "key"))
+
+
 def test_frames_of_two_columns_of_one_type_are_measured(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
