@@ -28,14 +28,7 @@ from txnlog.log.open_logs import Logs
 from txnlog.tables.columns import defaults_lacked
 from txnlog.tables.day_folder import DayFolder
 from txnlog.tables.fresh_pieces import FreshManifests, KnownFiles
-from txnlog.tables.iceberg_columns import (
-    END_OFFSETS,
-    KEEP_FILES,
-    SHOWN_AT,
-    TOPIC_ID,
-    default_as_json,
-    iceberg_schema,
-)
+from txnlog.tables.iceberg_columns import default_as_json, iceberg_schema
 from txnlog.tables.iceberg_manifests import (
     DATA,
     DELETES,
@@ -43,6 +36,7 @@ from txnlog.tables.iceberg_manifests import (
     ListedManifest,
     manifest_list,
 )
+from txnlog.tables.iceberg_properties import END_OFFSETS, KEEP_FILES, SHOWN_AT, TOPIC_ID
 from txnlog.tables.latest_view import first_row_id, has_view, numbers_rows, view_metadata
 from txnlog.tables.pinned_topic import PinnedTopic
 from txnlog.tables.put_table import NumberedSchema, PutSnapshot, PutTable

@@ -51,14 +51,8 @@ from txnlog.limits import Offset, PartitionNumber, PerPartition
 from txnlog.log.open_logs import Logs
 from txnlog.storage.failure_messages import secrets_of
 from txnlog.tables.columns import found_by_id, shows_as_it_is, time_column
-from txnlog.tables.iceberg_columns import (
-    END_OFFSETS,
-    KEEP_FILES,
-    NEXT_ENTRY,
-    TOPIC_ID,
-    FileBounds,
-    iceberg_schema,
-)
+from txnlog.tables.iceberg_columns import FileBounds, iceberg_schema
+from txnlog.tables.iceberg_properties import END_OFFSETS, KEEP_FILES, NEXT_ENTRY, TOPIC_ID
 from txnlog.tables.pinned_topic import PinnedTopic, warn_of_lost
 from txnlog.tables.publication import Conflict, TablePublication, reported, until_nobody_interferes
 from txnlog.tables.table_files import (

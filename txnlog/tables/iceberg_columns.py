@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import types
@@ -161,14 +161,3 @@ class FileBounds:
             if known.largest is not None:
                 found.largest[number] = to_bytes(kind, known.largest)
         return found
-
-
-TOPIC_ID: Final = "txnlog.topic-id"
-END_OFFSETS: Final = "txnlog.end-offsets"
-"""Of a snapshot: JSON, by partition how far it reaches."""
-NEXT_ENTRY: Final = "txnlog.next-entry"
-"""Of a table: how far the topic's log was read. Changes of columns are no snapshot."""
-SHOWN_AT: Final = "txnlog.shown-at-ms"
-"""Of a snapshot: when it was shown first, by the clock of who has shown it."""
-KEEP_FILES: Final = {"gc.enabled": "false"}
-"""Expiring snapshots would delete segments, which readers of the topic may still need."""

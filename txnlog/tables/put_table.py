@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from txnlog.limits import AnyNumber, ColumnId, Counter, LongName, Name, Text, TimeMs
-from txnlog.tables.iceberg_columns import SHOWN_AT
+from txnlog.tables.iceberg_properties import SHOWN_AT
 
 MOST_SNAPSHOTS = 100
 """Of one answer: each is sent to every client, and put with the next one."""
