@@ -7,6 +7,8 @@ benchmarks/STORES.md.
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Generator, Iterator
 from dataclasses import asdict
 from importlib import import_module
@@ -16,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.stores.servers import CannotStart, StoreServer
+from tests.stores.servers import LISTENERS, CannotStart, StoreServer, tell
 from tests.stores.stores_report import Report
 
 _HERE = Path(__file__).parent
@@ -38,8 +40,17 @@ _SERVERS = _modules()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin a report."""
+    """Begin a report, and show what is waited for."""
     config.stash[_REPORT] = Report()
+    capture = config.pluginmanager.getplugin("capturemanager")
+
+    def show(line: str) -> None:
+        # At once: of a process of xdist nothing else is shown before a test is over.
+        with capture.global_and_fixture_disabled():
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+
+    LISTENERS[:] = [show]
 
 
 @pytest.hookimpl(tryfirst=True)  # before the marks are looked at
@@ -84,6 +95,8 @@ def server(
 ) -> Iterator[StoreServer]:
     """A real server; the tests of one that cannot be had are skipped, with the reason."""
     name: str = request.param
+    begun_s = time.monotonic()
+    tell(f"{name} begins")
     running = _SERVERS[name].run(tmp_path_factory.mktemp(name))
     try:
         started = running.__enter__()
@@ -95,6 +108,7 @@ def server(
         yield started
     finally:
         running.__exit__(None, None, None)
+        tell(f"{name} is done after {time.monotonic() - begun_s:.0f} s")
 
 
 liar = server

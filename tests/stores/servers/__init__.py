@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 
+LISTENERS: list[Callable[[str], object]] = []
+"""Are told what is waited for: a download, a build, a server that starts."""
 BUILD_S = 900.0
 """So long a build may take: Go's and Rust's take minutes the first time."""
 
@@ -44,6 +46,12 @@ class StoreServer:
 
 class CannotStart(Exception):
     """The server cannot be had here; the text says why."""
+
+
+def tell(line: str) -> None:
+    """Say what is waited for."""
+    for listener in LISTENERS:
+        listener(line)
 
 
 def cache_folder() -> Path:
@@ -89,6 +97,8 @@ def run_tool(
         raise CannotStart(f"{Path(tool).name} is not installed")
     given = [str(word) for word in command]
     shown = " ".join(given[:3])  # what follows may hold keys
+    begun_s = time.monotonic()
+    tell(f"`{shown}` begins")
     try:
         done = subprocess.run(
             ["nice", "-n", "19", *given] if nice else given,
@@ -101,6 +111,7 @@ def run_tool(
         )
     except subprocess.TimeoutExpired as error:
         raise CannotStart(f"`{shown}` took more than {timeout_s:.0f} s") from error
+    tell(f"`{shown}` has ended after {time.monotonic() - begun_s:.0f} s")
     if done.returncode:
         last = " / ".join(done.stderr.strip().splitlines()[-3:])
         raise CannotStart(f"`{shown}` failed: {last}")
@@ -161,8 +172,11 @@ def running(
             stderr=output,
             start_new_session=True,
         )
+    begun_s = time.monotonic()
     try:
         _wait_until(ready, process, patience_s, log)
+        program = Path(str(command[0])).name
+        tell(f"{program} in {folder.name} answers after {time.monotonic() - begun_s:.0f} s")
         yield process
     finally:
         _end_group(process)
