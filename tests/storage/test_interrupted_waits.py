@@ -104,4 +104,5 @@ def test_no_call_goes_on_after_the_interrupt(run: Callable[[Calls], None]) -> No
         else:
             assert not tracer.raised, f"an interrupt at {at} was lost"
     assert came > len(waiting) // 3
+    assert THREADS._pool is not None
     assert not THREADS._pool.uses

@@ -38,6 +38,15 @@ def test_threads_are_kept_from_one_round_to_the_next() -> None:
     assert kept() == before
 
 
+def test_threads_that_come_late_work_for_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a round is over before its threads begin, there are no more than for one."""
+    monkeypatch.setattr("txnlog.storage.threads.THREADS", KeptThreads())
+    before = kept()
+    for _ in range(300):
+        run_together([list[int]] * 8, 7)
+    assert len(kept() - before) <= 8
+
+
 def test_no_more_threads_work_for_a_round_than_may() -> None:
     """The one that waits works too."""
     seen: set[int] = set()

@@ -34,19 +34,46 @@ MOST_THREADS: Final = 256
 """For all concurrent rounds. One that gets no thread runs its calls in its own."""
 
 
+@dataclass(slots=True)
+class _Pool:
+    """The threads, and who uses them just now: a use that was interrupted is collected.
+
+    ``wanted`` is what no thread has begun yet, ``coming`` how many will look there. A round may be
+    over before they do; then they work for the next one, which needs no others.
+    """
+
+    executor: ThreadPoolExecutor
+    uses: weakref.WeakSet[Use] = field(default_factory=weakref.WeakSet)
+    mutex: threading.Lock = field(default_factory=threading.Lock)
+    wanted: deque[tuple[Use, Callable[[], None]]] = field(default_factory=deque)
+    coming: int = 0
+
+    def work(self) -> None:
+        """What each thread does that comes."""
+        with self.mutex:
+            self.coming = max(self.coming - 1, 0)  # of one that an interrupt left uncounted
+            work = self.wanted.popleft()[1] if self.wanted else None
+        if work is not None:
+            work()
+
+
 @dataclass(eq=False)
 class Use:
     """A round's use of the threads."""
 
-    executor: ThreadPoolExecutor
+    pool: _Pool
 
+    def ask(self, work: Callable[[], None]) -> None:
+        """Let a thread do this, unless the round ends before.
 
-@dataclass(slots=True)
-class _Pool:
-    """The threads, and who uses them just now: a use that was interrupted is collected."""
-
-    executor: ThreadPoolExecutor | None = None
-    uses: weakref.WeakSet[Use] = field(default_factory=weakref.WeakSet)
+        Raises RuntimeError: no thread can be started, as at the interpreter's exit.
+        """
+        pool = self.pool
+        with pool.mutex:
+            pool.wanted.append((self, work))
+            if pool.coming < len(pool.wanted):
+                pool.executor.submit(pool.work)
+                pool.coming += 1
 
 
 class KeptThreads:
@@ -54,7 +81,7 @@ class KeptThreads:
 
     def __init__(self) -> None:
         self._mutex = threading.RLock()
-        self._pool = _Pool()
+        self._pool: _Pool | None = None
         os.register_at_fork(
             before=self._before_fork,
             after_in_parent=self._after_fork_here,
@@ -65,30 +92,33 @@ class KeptThreads:
         """The threads, for a round of calls, until it ends: see :meth:`end`."""
         with self._mutex:
             pool = self._pool
-            if pool.executor is None:
-                pool.executor = ThreadPoolExecutor(MOST_THREADS, "txnlog-requests")
-            use = Use(pool.executor)
+            if pool is None:
+                pool = self._pool = _Pool(ThreadPoolExecutor(MOST_THREADS, "txnlog-requests"))
+            use = Use(pool)
             pool.uses.add(use)
             return use
 
     def end(self, use: Use) -> None:
         """None of the round's calls runs any more. May be repeated."""
+        pool = use.pool
+        with pool.mutex:
+            pool.wanted = deque(item for item in pool.wanted if item[0] is not use)
         with self._mutex:
-            self._pool.uses.discard(use)
+            pool.uses.discard(use)
 
     def _before_fork(self) -> None:
         self._mutex.acquire()  # until the fork is over: no round begins meanwhile
-        if not self._pool.uses:
-            pool, self._pool = self._pool, _Pool()
-            if pool.executor is not None:
-                pool.executor.shutdown()
+        pool = self._pool
+        if pool is not None and not pool.uses:
+            self._pool = None
+            pool.executor.shutdown()
 
     def _after_fork_here(self) -> None:
         self._mutex.release()
 
     def _after_fork(self) -> None:
         self._mutex = threading.RLock()
-        self._pool = _Pool()
+        self._pool = None
 
 
 THREADS: Final = KeptThreads()
@@ -195,7 +225,7 @@ class _Round(Generic[T]):
                 return
             self._working += 1
         try:
-            self._use.executor.submit(self._work)
+            self._use.ask(self._work)
         except RuntimeError:  # at the interpreter's exit no thread can be started any more
             with self._mutex:
                 self._working -= 1
@@ -450,7 +480,7 @@ def work_ahead(calls: Iterable[SizedCall[T]]) -> Generator[T]:
             begun = Begun(call)
             waiting.append(((size_bytes, call), begun))
             with suppress(RuntimeError):  # at the interpreter's exit no thread can be started
-                threads.executor.submit(begun.run)
+                threads.ask(begun.run)
             held_bytes += size_bytes
         while waiting:
             yield take()
