@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
-import threading
+import subprocess
+import sys
 import weakref
-from collections import Counter
+from itertools import chain
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from tests.support.log.settling import settle_early
-from tests.support.runtime.held_sizes import held_sizes
+from tests.support.runtime import long_life
+from tests.support.runtime.long_life import SAMPLES, Passing, handles
 from tests.support.steps import another, append
 from txnlog.clock import Signal
-from txnlog.consumer import Consumer
-from txnlog.log import manifests, open_logs, recent, settlement, state_log
-from txnlog.names import TopicPartition
-from txnlog.producer import Producer
-from txnlog.results import MaintenanceFailure
+from txnlog.log import open_logs, recent, settlement, state_log
 from txnlog.storage import open_storage
 from txnlog.storage.adapters import held_folders
 from txnlog.store import Store, attach
@@ -40,54 +38,6 @@ CORRECTNESS = {
 pytestmark = pytest.mark.store(on="heap")
 
 
-class Passing:
-    """A store in which topics, groups and transactional ids come and go, and three clients stay."""
-
-    def __init__(self, store: Store, clock: VirtualClock) -> None:
-        self.store, self.clock = store, clock
-        store.topics.create("stays")
-        self.transactional: Producer = store.producer(transactional_id="stays")
-        self.transactional.init_transactions()
-        self.plain: Producer = store.producer()
-        self.consumer: Consumer = store.consumer(auto_offset_reset="earliest")
-
-    def turn(self, number: int, seconds: int = 1200) -> None:
-        """Names that are used once: written and read by those that stay and others, and gone."""
-        name = f"passing-{number}"
-        self.store.topics.create(name, partitions=2)
-        with self.transactional.transaction():
-            self.transactional.send(name, b"a")
-            self.transactional.send("stays", b"b")
-        self.plain.send(name, b"c")
-        self.plain.flush()
-        with self.store.producer(transactional_id=name) as producer:
-            producer.init_transactions()
-            producer.begin_transaction()
-            producer.send(name, b"d", partition=0)
-            producer.flush()
-            self.consumer.subscribe(["stays", name])
-            assert self.consumer.poll(timeout_ms=0)  # which finds an open transaction
-            producer.commit_transaction()
-        with self.store.consumer(name, group_id=name, auto_offset_reset="earliest") as consumer:
-            assert consumer.poll(timeout_ms=0)
-            consumer.commit()
-        assert self.store.snapshot([name, "stays"]).scan(name).to_arrow().num_rows == 3
-        self.store.topics.delete(name)
-        self.store.groups.delete(name)
-        self.consumer.poll(timeout_ms=0)
-        self.clock.time_ms += 1000 * seconds
-
-    def sizes(self) -> Counter[str]:
-        """The containers of all that stays."""
-        return held_sizes(self.store, self.transactional, self.plain, self.consumer)
-
-
-def handles() -> dict[str, int]:
-    """What the process holds of the operating system's, but for its memory."""
-    gc.collect()
-    return {"threads": threading.active_count(), "descriptors": len([*Path("/dev/fd").iterdir()])}
-
-
 @pytest.mark.parametrize("on_disk", [False, True], ids=["heap", "disk"])
 def test_what_is_remembered_does_not_follow_the_names_that_have_passed(
     clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_disk: bool
@@ -103,12 +53,12 @@ def test_what_is_remembered_does_not_follow_the_names_that_have_passed(
     monkeypatch.setattr(held_folders, "_MOST_HELD", 3)
     storage = open_storage(str(tmp_path / "store")) if on_disk else HeapStorage()
     config = {"transaction.max.timeout.ms": 60_000, "log.cleanup.age.ms": 86_400_000}
-    passing = Passing(attach(storage, create=True, clock=clock, config=config), clock)
-    for number in range(TURNS):
+    passing = Passing(attach(storage, create=True, clock=clock, config=config))
+    for number in range(2 * TURNS):
+        if number == TURNS:
+            before, held = passing.sizes(), handles()
         passing.turn(number)
-    before, held = passing.sizes(), handles()
-    for number in range(TURNS, 2 * TURNS):
-        passing.turn(number)
+        clock.time_ms += 1_200_000
     after = passing.sizes()
     assert {what: count for what, count in handles().items() if count - held[what] > 3} == {}
     assert sum(after.values()) > 100
@@ -122,83 +72,35 @@ def test_what_is_remembered_does_not_follow_the_names_that_have_passed(
     assert {*of.values()} == {*CORRECTNESS}
 
 
-def process_sizes(passing: Passing, heap: HeapStorage) -> dict[str, int]:
-    """What a process holds: threads, bytes of Arrow, objects that the collector knows, containers.
-
-    Not the store, which lies in the same memory: it keeps logs of names that have passed. So the
-    memory of the whole process tells nothing.
-    """
-    gc.collect()
-    sizes = passing.sizes()
-    for path in [path for path in sizes if path.partition("[")[0] in CORRECTNESS]:
-        del sizes[path]
-    stored = len(heap._folders) + len(heap._sorted) + len(heap._unsynced)
-    objects = len(gc.get_objects()) - stored
-    return {"arrow": pa.total_allocated_bytes(), "objects": objects, **sizes, **handles()}
-
-
 @pytest.mark.slow
-def test_a_process_does_not_grow(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Transactions of a job that copies, reads and maintains, and of names that pass.
+def test_a_process_does_not_grow(tmp_path: Path) -> None:
+    """Of as many transactions as ``TXNLOG_LONG_LIFE`` says, in a process of their own, on a disk.
 
-    As many as ``TXNLOG_LONG_LIFE`` says, a second apart. Nothing is larger in the last third of
-    them than in the one before it.
+    In the last third of them it holds nothing more than in the one before: neither memory, nor
+    anything of its own.
     """
-    transactions = int(os.environ.get("TXNLOG_LONG_LIFE", "6000"))
-    monkeypatch.setattr(recent, "KEPT", 10)
-    monkeypatch.setattr(record_buffers, "_KEPT_TOPICS", 10)
-    monkeypatch.setattr(settlement, "_MOST_REMEMBERED", 10)
-    monkeypatch.setattr(manifests, "_REWRITES_KEPT_MS", 60_000)
-    heap = HeapStorage()
-    monkeypatch.setattr(heap, "time_ms", lambda: clock.time_ms)
-    config = {
-        "transaction.max.timeout.ms": 60_000,
-        "log.cleanup.age.ms": 600_000,
-        "producer.id.expiration.ms": 600_000,
-    }
-    store = attach(heap, create=True, clock=clock, config=config)
-    kept = {"retention.ms": 600_000, "file.delete.delay.ms": 60_000}
-    formats = ("auto", "parquet", "kafka")
-    for record_format in formats:
-        own = {**kept, "record.format": record_format}
-        store.topics.create(record_format, partitions=2, config=own)
-    passing = Passing(store, clock)
-    # Its segments were replaced again and again, which is known for as long as their files stay.
-    store.topics.alter("stays", config={"file.delete.delay.ms": 60_000})
-    consumer = store.consumer("parquet", group_id="g", auto_offset_reset="earliest")
-    producer = passing.transactional
-    thirds: list[dict[str, int]] = [{}, {}, {}]
-    for number in range(transactions):
-        with producer.transaction():
-            for record_format in formats:
-                producer.send(record_format, b"%0100d" % number, key=b"%d" % (number % 7))
-            if records := consumer.poll(max_records=20, timeout_ms=0):
-                ends = {TopicPartition(r.topic, r.partition): r.offset + 1 for r in records}
-                producer.send_offsets_to_transaction(ends, consumer.group_metadata())
-        clock.time_ms += 1000
-        if number % 10 == 0:
-            snapshot = store.snapshot(formats)
-            shown = snapshot.scan("parquet").end_offsets
-            last = {where: max(end - 20, 0) for where, end in shown.items()}
-            assert snapshot.scan("parquet", last).to_arrow().num_rows > 0
-        if number % 50 == 0:
-            passing.turn(number, seconds=1)
-        if number % 500 == 0:
-            # By another process: one that maintains has met every name that the store still has.
-            steps = another(store).maintain()
-            assert [step for step in steps if isinstance(step, MaintenanceFailure)] == []
-        if number % max(transactions // 48, 1) == 0:
-            most = thirds[3 * number // transactions]
-            for path, size in process_sizes(passing, heap).items():
-                most[path] = max(size, most.get(path, 0))
-    _, before, after = thirds
+    transactions = os.environ.get("TXNLOG_LONG_LIFE", "6000")
+    command = [sys.executable, long_life.__file__, str(tmp_path / "store"), transactions]
+    told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    samples = [json.loads(line) for line in told.splitlines()]
+    assert len(samples) == SAMPLES
+    third = SAMPLES // 3
+    before, after = (
+        {path: max(one.get(path, 0) for one in some) for path in {*chain(*some)}}
+        for some in (samples[third:-third], samples[-third:])
+    )
     assert before["arrow"] > 0
     grown = {path: (before.get(path, 0), size) for path, size in after.items()}
+    for name in ("resident", "objects"):
+        most, now = grown.pop(name)
+        assert now < 1.02 * most, f"{name}: {most:,} and then {now:,}"
     # Of Arrow bytes, of a few manifests and batches; else elements.
     few = {"arrow": 1 << 20, "threads": 3, "descriptors": 3}
-    assert {p: of for p, of in grown.items() if of[1] > 1.2 * of[0] + few.get(p, 50)} == {}
-    assert after["objects"] < 1.02 * before["objects"]
-    consumer.close()
+    assert {
+        path: of
+        for path, of in grown.items()
+        if path.partition("[")[0] not in CORRECTNESS and of[1] > 1.2 * of[0] + few.get(path, 50)
+    } == {}
 
 
 def test_a_log_in_use_is_one_object_however_long(
