@@ -19,6 +19,8 @@ from txnlog import Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.spark.fault_table import Judged
+
 HERE = Path(__file__).parent
 
 
@@ -39,21 +41,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
-_TABLE: list[str] = []
+_TABLE: list[Judged] = []
 
 
-@pytest.fixture
-def table_of_faults() -> list[str]:
-    """Lines that are shown at the end."""
+@pytest.fixture(scope="session")
+def table_of_faults() -> list[Judged]:
+    """The cells that are shown at the end."""
     return _TABLE
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The table of faults, if there is one."""
     if _TABLE:
-        terminalreporter.section("faults of a cluster")
-        heading = f"{'Spark':7} {'path':17} {'fault':12} {'rows':>7} {'missing':>7} {'doubled':>7}"
-        for line in (f"{heading} {'left':>5}", *_TABLE):
+        from tests.spark.fault_table import HEADING, table
+
+        terminalreporter.section(f"faults of a cluster, Spark {version('pyspark')}")
+        for line in (HEADING, *map(str, _TABLE), "", *table(_TABLE)):
             terminalreporter.line(line)
 
 

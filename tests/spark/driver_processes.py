@@ -148,6 +148,14 @@ class Process:
         """Wait for its end; the exit status."""
         return self.process.wait(SILENCE_S)
 
+    def close(self) -> None:
+        """Tell it nothing any more, and let it end by itself, if it does."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(SILENCE_S / 5)
+
     def interrupt(self) -> None:
         """What Ctrl-C in a terminal does: SIGINT to the group in the foreground."""
         os.killpg(self.process.pid, signal.SIGINT)

@@ -4,7 +4,11 @@
 
 makes the input, says "ready", and then runs what it is told on stdin: lines of a path and a fault.
 It answers "done", or "failed" with the error. A path reads or makes the numbers below RECORDS and
-writes each once to the topic :func:`target`; what reads does so with the group of that name.
+writes each once to the topic :func:`target`; what reads does so with the group of that name. A
+fault is one of FAULTS, or "step-N", after which the driver ends: see ``killed_at_a_step``. Told
+once more, a driver that comes after it finishes the work.
+
+What Spark's tasks did is in its event logs below FOLDER, by the topic of the cell.
 
 A new path is a function in PATHS, a new fault a class in FAULTS.
 """
@@ -23,6 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import shake_128
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -30,13 +35,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import txnlog
+import txnlog.spark.maintenance
 from tests.spark.spark_driver import say, session
-from tests.spark.spark_faults import Fault, Rows, executor_jvm, faulty
+from tests.spark.spark_faults import Fault, Rows, executor_jvm, faulty, faulty_worker
 from tests.stores.servers import versitygw
 from txnlog import Store
+from txnlog.results import Compaction, MaintenanceFailure, Merge
 from txnlog.spark import (
     SparkTransaction,
     foreach_batch,
+    maintain,
     register,
     shuffle_by_partition,
     transaction,
@@ -49,9 +57,15 @@ PARTITIONS = 5
 BATCH = 500
 SMALL_SEGMENTS = {"segment.bytes": str(64 << 10)}
 """A task that has written most of its rows has finished some of them."""
+COMMITS = 40
+"""So many make the topics that are merged, or compacted: what each has in a partition is small."""
 SCHEMA = pa.schema([("n", pa.int64()), ("pad", pa.string())])
 IN = "in"
 TYPED_IN = "typed-in"
+CELL = "txnlog.test.cell"
+"""A property of Spark's jobs: the topic of the cell that they work for."""
+STEPS = "TXNLOG_TEST_STEPS"
+"""Once there is a file of that name the driver's steps are counted."""
 
 WIDE = f"concat({', '.join(f'sha2(concat(n, {part}), 512)' for part in range(8))})"
 """1 KiB for each row, which compresses to half of it: a task has 3 MiB."""
@@ -90,10 +104,6 @@ class Once(Fault):
         """SIGKILL to the JVM of the executor, from inside a task."""
         if self._is_first():
             os.kill(executor_jvm(), signal.SIGKILL)
-
-    def upstream(self, given: Rows) -> Rows:
-        """What happens to rows before they are written, or shuffled."""
-        return given
 
     def repair(self, error: Exception) -> bool:  # noqa: ARG002
         """In the driver, when the job has failed: whether it is to run once more."""
@@ -219,7 +229,8 @@ class Outrun(Once):
     def rows(self, given: Rows) -> Rows:
         taken = list(given)
         self._is_first()
-        self._go_on.open("rb").close()  # waits until the copy opens it
+        with self._go_on.open("rb") as pipe:  # waits until the copy opens it,
+            pipe.read()  # and closes it
         yield from taken
 
     def repeated(self) -> Fault:
@@ -230,9 +241,12 @@ class _Copy(Fault):
     def __init__(self, go_on: Path) -> None:
         self._go_on = go_on
 
+    def rows(self, given: Rows) -> Rows:
+        self._held = os.open(self._go_on, os.O_WRONLY)  # waits until the other has taken all
+        yield from given
+
     def written(self) -> None:
-        with suppress(OSError):  # nobody waits
-            os.close(os.open(self._go_on, os.O_WRONLY | os.O_NONBLOCK))
+        os.close(self._held)
 
 
 class Decommissioned(Once):
@@ -369,6 +383,15 @@ def _causes(error: BaseException | None) -> str:
     return f"{error}\n{_causes(getattr(error, '_cause', None) or error.__cause__)}"
 
 
+class DriverEnds(Once):
+    """The driver ends at one of its steps: at which is said by the environment."""
+
+    def __init__(self, marker: Path) -> None:
+        super().__init__(marker)
+        if self._is_first():
+            Path(os.environ[STEPS]).touch()
+
+
 FAULTS: dict[str, type[Once]] = {
     "map": LostInTheMapStage,
     "reduce": LostInTheReduceStage,
@@ -387,9 +410,6 @@ FAULTS: dict[str, type[Once]] = {
     "key-replaced": KeyReplaced,
     "key-expired": KeyExpired,
 }
-LEAVES = {"uploading", "uploaded", "s3-uploading", "hdfs-uploading"}
-"""Those after which segments of the lost executor are in no log."""
-
 MODES: dict[str, dict[str, object]] = {
     "steady": {},
     # As fast as it can be told that a task takes long.
@@ -460,8 +480,7 @@ class Cell:
         """A transaction that reads with the cell's own group."""
         return transaction(self.spark, self.store, transactional_id=self.topic, group_id=self.topic)
 
-    def read(self, txn: SparkTransaction, topic: str = IN) -> DataFrame:
-        native = True if topic == TYPED_IN and "://" not in self.store.url else None
+    def read(self, txn: SparkTransaction, topic: str = IN, native: bool | None = None) -> DataFrame:
         options = None if native else {"minPartitions": READ_TASKS}
         return self.disturbed(txn.read(topic, native=native, options=options))
 
@@ -482,6 +501,11 @@ class Cell:
             rows.selectExpr(f"{WIDE} AS key", "string(n) AS value").write.parquet(str(files))
         found = self.spark.readStream.schema("key string, value string").parquet(str(files))
         return self.disturbed(found)
+
+    @property
+    def reads_natively(self) -> bool:
+        """Spark's JVM reaches the files of typed topics where they are on a disk."""
+        return "://" not in self.store.url
 
     def checkpoint(self) -> str:
         return str(self.folder / f"checkpoint-{self.topic}")
@@ -512,7 +536,12 @@ def without_keys(cell: Cell) -> None:
 
 def typed(cell: Cell) -> None:
     with cell.block() as txn:
-        txn.write(cell.read(txn, TYPED_IN), topic=cell.topic)
+        txn.write(cell.read(txn, TYPED_IN, native=cell.reads_natively), topic=cell.topic)
+
+
+def typed_by_source(cell: Cell) -> None:
+    with cell.block() as txn:
+        txn.write(cell.read(txn, TYPED_IN, native=False), topic=cell.topic)
 
 
 def grouped(cell: Cell) -> None:
@@ -547,7 +576,7 @@ def shuffled_twice(cell: Cell) -> None:
 
 def shuffled_typed(cell: Cell) -> None:
     with cell.block() as txn:
-        rows = cell.read(txn, TYPED_IN).repartition(READ_TASKS)
+        rows = cell.read(txn, TYPED_IN, native=cell.reads_natively).repartition(READ_TASKS)
         shuffled = shuffle_by_partition(rows, cell.store, cell.topic, tasks=WRITE_TASKS)
         txn.write(shuffled, topic=cell.topic)
 
@@ -571,12 +600,43 @@ def for_each_batch(cell: Cell) -> None:
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
+def merged_meanwhile(cell: Cell) -> None:
+    """What is read was many small segments when it was planned, and is few when tasks begin."""
+    source = small_topic(cell.topic)
+    with cell.block() as txn:
+        read = txn.read(source, options={"minPartitions": READ_TASKS})
+        rows = cell.disturbed(read.select("key", "value").coalesce(READ_TASKS))
+        cell.store.maintain([source])
+        assert len(cell.store.topics.segments(source)) < COMMITS, "nothing was merged"
+        txn.write(rows, topic=cell.topic)
+
+
+def merge(cell: Cell) -> None:
+    maintained(cell, Merge)
+
+
+def compact(cell: Cell) -> None:
+    maintained(cell, Compaction)
+
+
+def maintained(cell: Cell, kind: type[Merge | Compaction]) -> None:
+    worker = faulty_worker(cell.fault)
+    with patch.object(txnlog.spark.maintenance, "_Worker", worker):
+        done = maintain(cell.spark, cell.store, cell.topic)
+    for step in done:
+        if isinstance(step, MaintenanceFailure):
+            raise step.error
+    assert any(isinstance(step, kind) for step in done), "there was nothing to do"
+
+
 PATHS: dict[str, Callable[[Cell], None]] = {
     "format": format_write,
     "options": options_alone,
     "keys": with_keys,
     "no-keys": without_keys,
     "typed": typed,
+    "typed-source": typed_by_source,
+    "merged-meanwhile": merged_meanwhile,
     "grouped": grouped,
     "shuffled-keys": shuffled_with_keys,
     "shuffled-no-keys": shuffled_without_keys,
@@ -584,10 +644,15 @@ PATHS: dict[str, Callable[[Cell], None]] = {
     "shuffled-typed": shuffled_typed,
     "stream": stream,
     "foreach-batch": for_each_batch,
+    "merge": merge,
+    "compact": compact,
 }
-READS = PATHS.keys() - {"format", "stream", "foreach-batch"}
+MAINTAINED = {"merge", "compact"}
+"""Those whose rows are there before, and are written anew."""
+SMALL = {*MAINTAINED, "merged-meanwhile"}
+READS = PATHS.keys() - {"format", "stream", "foreach-batch"} - MAINTAINED
 """Those that move a group."""
-TYPED = {"typed", "shuffled-typed"}
+TYPED = {"typed", "typed-source", "shuffled-typed"}
 SHUFFLED = {path for path in PATHS if path == "grouped" or path.startswith("shuffled")}
 CELLS = [
     (path, fault)
@@ -600,6 +665,21 @@ CELLS = [
 ]
 """Each path under each fault: where nothing is shuffled nothing is fetched, and elsewhere Spark
 keeps its executors."""
+
+
+LEAVES = {
+    (path, fault)
+    for path in PATHS
+    for fault in ("uploading", "uploaded", "s3-uploading", "hdfs-uploading")
+    if fault == "uploaded" or path not in MAINTAINED
+}
+"""Those after which segments of a lost executor are in no log. A task of maintenance has only one,
+which it ends last.
+"""
+STEPPED = ("options", "keys", "typed", "stream", "foreach-batch", *sorted(MAINTAINED))
+"""Each way in which a driver goes on; what other paths do besides is done by tasks. Of "format"
+a driver that runs again writes everything again: it has no id, and no version.
+"""
 
 
 def written(store: Store, topic: str) -> list[int]:
@@ -618,6 +698,11 @@ def times_ms(store: Store, topic: str) -> tuple[int, int]:
     return min(times.to_pylist()), max(times.to_pylist())
 
 
+def event_logs(folder: Path) -> Path:
+    """Where Spark tells what its tasks did."""
+    return folder / "events"
+
+
 # -- the driver ----------------------------------------------------------------------------------
 
 
@@ -633,7 +718,38 @@ def fill(store: Store) -> None:
         producer.send_batch(TYPED_IN, pa.record_batch([numbers, pa.array(wide)], schema=SCHEMA))
 
 
+def small_topic(topic: str) -> str:
+    """The topic of many small segments that a cell has."""
+    return topic if topic.partition(".")[0] in MAINTAINED else f"{topic}.in"
+
+
+def create(store: Store, topic: str) -> None:
+    """The topic of a cell, and what its path has to find."""
+    path = topic.partition(".")[0]
+    if path in SMALL:
+        policy = "compact" if path == "compact" else "delete"
+        config = {"segment.bytes": str(1 << 20), "cleanup.policy": policy}
+        store.topics.create(small_topic(topic), partitions=READ_TASKS, config=config)
+        fill_small(store, small_topic(topic), twice=path == "compact")
+    if path not in MAINTAINED:
+        schema = SCHEMA if path in TYPED else None
+        store.topics.create(topic, partitions=PARTITIONS, config=SMALL_SEGMENTS, schema=schema)
+
+
+def fill_small(store: Store, topic: str, *, twice: bool) -> None:
+    """All numbers, in COMMITS; before these, with ``twice``, -1 under the same keys."""
+    texts = [f"{number}" for number in range(RECORDS)]
+    keys = [shake_128(text.encode()).hexdigest(512) for text in texts]
+    with store.producer() as producer:
+        for values in ([["-1"] * RECORDS] if twice else []) + [texts]:
+            for part in range(COMMITS):
+                rows = {"key": keys[part::COMMITS], "value": values[part::COMMITS]}
+                producer.send_batch(topic, pa.record_batch(rows))
+                producer.flush()
+
+
 def run(master: str, url: str, folder: str, mode: str) -> None:
+    event_logs(Path(folder)).mkdir(exist_ok=True)
     spark = session(
         master,
         **MODES[mode],
@@ -644,17 +760,23 @@ def run(master: str, url: str, folder: str, mode: str) -> None:
         spark_sql_files_maxPartitionBytes="4m",
         spark_python_authenticate_socketTimeout="5m",  # of a worker that starts on a busy machine
         spark_sql_shuffle_partitions=WRITE_TASKS,
+        spark_eventLog_enabled="true",
+        spark_eventLog_dir=event_logs(Path(folder)).as_uri(),
+        spark_eventLog_compress="false",
     )
     register(spark)
     store = txnlog.open(url, create=True)
-    fill(store)
+    if not store.topics.list(IN):
+        fill(store)
     say("ready")
     for line in sys.stdin:
         path, name = line.split()
         topic = target(path, name)
-        schema = SCHEMA if path in TYPED else None
-        store.topics.create(topic, partitions=PARTITIONS, config=SMALL_SEGMENTS, schema=schema)
-        fault = FAULTS[name](Path(folder, f"{topic}.lost"))
+        marker = Path(folder, f"{topic}.lost")
+        if not marker.exists():
+            create(store, topic)
+        spark.sparkContext.setLocalProperty(CELL, topic)
+        fault = FAULTS.get(name, DriverEnds)(marker)
         spark.dataSource.register(faulty(fault))
         cell = Cell(spark, store, Path(folder), topic, fault)
         try:

@@ -16,12 +16,12 @@ _SMALL = {"SPARK_DAEMON_MEMORY": "256m"}
 @contextmanager
 def standalone(
     folder: Path,
-    hosts: tuple[str, ...] = ("127.0.0.1", "localhost"),
+    hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "127.0.0.2"),
     environment: dict[str, str] | None = None,
 ) -> Iterator[str]:
     """The URL of a master, with a worker of one core for each of these names of this host.
 
-    Spark runs a copy of a task on another host only; two names count as two. The environment is
+    Spark runs a copy of a task on another host only; each name counts as one. The environment is
     that of its executors, too.
     """
     spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")

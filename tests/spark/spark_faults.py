@@ -1,7 +1,8 @@
 """Faults in the first attempt of a task, from inside the Python worker that writes its rows.
 
 ``faulty(fault)`` is the data source with its writer wrapped: rows on their way to it go through the
-fault. The rest is as it is. Imported by tests and by Spark's workers.
+fault. ``faulty_worker(fault)`` is the same for what ``txnlog.spark.maintain`` writes. The rest is
+as it is. Imported by tests and by Spark's workers.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -27,7 +30,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from txnlog.admin.compaction.span_writer import SpanWriter
 from txnlog.spark import TxnlogDataSource
+from txnlog.spark.maintenance import _Worker
+from txnlog.write.segment_uploads import SegmentUploader
 
 Rows = Iterator[pa.RecordBatch]
 
@@ -41,6 +47,10 @@ class Fault:
     task: int | None = FAULTY_TASK
     """None: of each task."""
 
+    def upstream(self, given: Rows) -> Rows:
+        """What happens to rows before they are written, or shuffled."""
+        return given
+
     def rows(self, given: Rows) -> Rows:
         """The rows that the writer gets."""
         return given
@@ -53,6 +63,14 @@ class Fault:
         return Fault()
 
 
+def _of_this_attempt(fault: Fault) -> Fault:
+    """What happens to the attempt that this process runs."""
+    context = TaskContext.get()
+    assert context is not None
+    own = fault if fault.task in (None, context.partitionId()) else Fault()
+    return own.repeated() if context.attemptNumber() > 0 else own
+
+
 class FaultyWriter(DataSourceArrowWriter):
     """The real writer, with a fault in one attempt of one task."""
 
@@ -61,11 +79,7 @@ class FaultyWriter(DataSourceArrowWriter):
         self._fault = fault
 
     def write(self, iterator: Rows) -> WriterCommitMessage:
-        context = TaskContext.get()
-        assert context is not None
-        fault = self._fault if self._fault.task in (None, context.partitionId()) else Fault()
-        if context.attemptNumber() > 0:
-            fault = fault.repeated()
+        fault = _of_this_attempt(self._fault)
         message: WriterCommitMessage = self._real.write(fault.rows(iterator))
         fault.written()
         return message
@@ -105,6 +119,38 @@ def faulty(fault: Fault) -> type[TxnlogDataSource]:
             self, schema: StructType, overwrite: bool
         ) -> DataSourceStreamWriter:
             return FaultyStreamWriter(super().streamWriter(schema, overwrite), fault)
+
+    return Faulty
+
+
+def faulty_worker(fault: Fault) -> type[_Worker]:
+    """The worker of ``maintain`` with a fault; put it in the place of the real one.
+
+    A task begins, and then takes a step of the fault with every second batch that it writes.
+    """
+
+    class Faulty(_Worker):
+        def __call__(self, batches: Iterable[pa.RecordBatch]) -> Rows:
+            own = _of_this_attempt(fault)
+            steps = own.rows(own.upstream(iter([pa.record_batch({"step": [0]})] * 20)))
+            next(steps, None)
+            written = count(1)
+
+            def stepping(write: Callable[..., None]) -> Callable[..., None]:
+                def step_and_write(*given: Any) -> None:
+                    if next(written) % 2 == 0:
+                        next(steps, None)
+                    write(*given)
+
+                return step_and_write
+
+            with (
+                patch.object(SegmentUploader, "write", stepping(SegmentUploader.write)),
+                patch.object(SpanWriter, "append", stepping(SpanWriter.append)),
+            ):
+                made = [*super().__call__(batches)]
+            own.written()
+            yield from made
 
     return Faulty
 

@@ -54,7 +54,7 @@ def test_a_worker_is_killed_in_mid_write(
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
-    """The URL of a standalone master with two workers of one core."""
+    """The URL of a standalone master with three workers of one core."""
     with standalone(tmp_path / "cluster") as url:
         yield url
 

@@ -1,4 +1,4 @@
-"""Drivers that are killed at each step of a transaction, one after another, in one store."""
+"""Drivers that are killed at each step of what they do, one after another, in one store."""
 
 from __future__ import annotations
 
@@ -9,62 +9,80 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.driver_processes import HERE, driver
-from tests.spark.loop_judge import check_done, check_whole, consumed, prepare
-from txnlog import Store
+import txnlog
+from tests.spark.driver_processes import HERE, Process, driver
+from tests.spark.fault_matrix import MAINTAINED, READS, RECORDS, STEPPED, STEPS
+from tests.spark.fault_table import judge
 
 pytestmark = pytest.mark.cluster
 
-RECORDS = 500
-BATCH = 20
 KINDS = {
-    "an id's state": r"transactions/etl/\d+\.json",
-    "an append": r"topics/(out|sums)/log/\d+\.json",
-    "offsets": r"groups/g/\d+\.json",
-    "a marker": r"(topics/(out|sums)/log|groups/g)/\d+\.commit",
+    "an entry": r"topics/{}/log/\d+\.json",
+    "an id's state": r"transactions/.+/\d+\.json",
+    "a marker": r"topics/{}/log/\d+\.commit",
+    "offsets": r"groups/{}/\d+\.json",
+    "their marker": r"groups/{}/\d+\.commit",
 }
 
 
-def steps_of_a_batch(folder: Path, store: Store, form: str) -> list[str]:
-    """Kill drivers, each at a later step, until one commits its first batch; the steps."""
-    last: list[str] = []
+def kinds(path: str) -> list[str]:
+    """What steps there must be at least."""
+    return [*KINDS][: 1 if path in MAINTAINED else 5 if path in READS else 3]
+
+
+def run(process: Process, folder: Path, path: str, number: int) -> bool:
+    """Let a driver do a path's work; False: it was killed. What there is then is judged."""
+    process.tell(f"{path} step-{number}")
+    said = process.line()
+    assert said is not None
+    store = txnlog.open(str(folder / "store"))
+    cell = judge(store, path, f"step-{number}", said)
+    if said or path not in MAINTAINED:
+        assert cell.rows in ((RECORDS,) if said else (0, RECORDS)), f"{cell.rows} {said}"
+        assert cell.doubled <= 0
+    if said:
+        cell.check(store)
+    return bool(said)
+
+
+def steps_of(path: str, folder: Path) -> list[str]:
+    """Kill drivers, each at a later step, until one is not killed; the steps up to there.
+
+    What each leaves is finished by the next one.
+    """
+    steps: list[str] = []
     inherited = os.environ.get("PYTHONPATH")
     paths = [str(HERE / "killed_at_a_step"), *([inherited] if inherited else [])]
     for number in count(1):
-        steps = folder / f"steps-{number}"
+        counted = folder / f"steps-{number}"
         environment = {
-            "TXNLOG_TEST_STEPS": str(steps),
+            STEPS: str(counted),
             "TXNLOG_TEST_LAST_STEP": f"{number}",
             "PYTHONPATH": os.pathsep.join(paths),
         }
+        given = ("local[2]", folder / "store", folder, "steady")
         with driver(
-            folder / "spark",
-            "spark_driver.py",
-            *(form, store.url, "etl", "g", BATCH),
-            environment=environment,
+            folder / "spark", "fault_matrix.py", *given, environment=environment
         ) as process:
-            said = process.wait_for("committed", "done")
-            if said == "committed":
-                return last
-            assert said == "", "there was nothing to do"
-        assert steps.exists(), process.errors()
-        last.append(steps.read_text().splitlines()[-1])
-        assert check_whole(store) == consumed(store), last
+            assert process.wait_for("ready") == "ready", process.errors()
+            if number > 1:
+                assert run(process, folder, path, number - 1), process.errors()
+            if run(process, folder, path, number):
+                return steps
+        assert counted.exists(), process.errors()
+        steps += counted.read_text().splitlines()
     raise AssertionError
 
 
 @pytest.mark.condition(53)
-@pytest.mark.parametrize("form", ["transaction", "options"])
-def test_a_driver_is_killed_at_each_step(form: str, tmp_path: Path) -> None:
-    """What the last one has left open is aborted, or completed; all is there once."""
-    store = prepare(str(tmp_path / "store"), RECORDS)
-    steps = steps_of_a_batch(tmp_path, store, form)
+@pytest.mark.parametrize("path", STEPPED)
+def test_a_driver_is_killed_at_each_step(path: str, tmp_path: Path) -> None:
+    """What it has left open is aborted, or completed, by the next one; all is there once."""
+    steps = steps_of(path, tmp_path)
+    topic = rf"{path}\.step-\d+"
     missed = {
-        kind for kind, name in KINDS.items() if not any(re.fullmatch(name, step) for step in steps)
+        kind
+        for kind in kinds(path)
+        if not any(re.fullmatch(KINDS[kind].format(topic), step) for step in steps)
     }
     assert not missed, steps
-    with driver(
-        tmp_path / "spark", "spark_driver.py", form, store.url, "etl", "g", RECORDS
-    ) as last:
-        assert last.wait_for("done") == "done", last.errors()
-    check_done(store, RECORDS)

@@ -2,12 +2,14 @@
 
 Python imports this when it starts, where this folder is on PYTHONPATH. A step is a file that is
 about to be created in a store, by which a transaction goes on: the driver, the JVM and all workers
-end there, with nothing caught or closed. The steps are told to a file, a line for each.
+end there, with nothing caught or closed. The steps are told to a file, a line for each, from when
+the driver has made it.
 """
 
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 from pathlib import Path
 
@@ -23,6 +25,8 @@ _put_if_absent = LocalStorage.put_if_absent
 
 def _put_unless_killed(self: LocalStorage, name: str, data: bytes) -> bool:
     steps = Path(os.environ[STEPS])
+    if not steps.exists():
+        return _put_if_absent(self, name, data)
     with steps.open("a") as file:
         file.write(f"{name}\n")
     if len(steps.read_text().splitlines()) >= int(os.environ[LAST_STEP]):
@@ -30,5 +34,7 @@ def _put_unless_killed(self: LocalStorage, name: str, data: bytes) -> bool:
     return _put_if_absent(self, name, data)
 
 
+# Python imports one module of this name only: this is the other one.
+runpy.run_path(str(Path(__file__).parents[2] / "support" / "children" / "sitecustomize.py"))
 if STEPS in os.environ:
     LocalStorage.put_if_absent = _put_unless_killed  # type: ignore[method-assign]
