@@ -23,6 +23,8 @@ from tests.stores.stores_report import Report
 
 _HERE = Path(__file__).parent
 _REPORT = pytest.StashKey[Report]()
+_ALONE = {"test_orchestrators", "test_roots_that_fail"}
+"""Modules of which each test starts what it needs."""
 _OUTPUT = "report of servers"
 """What a process of xdist sends to the one that writes."""
 
@@ -55,15 +57,25 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before the marks are looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test of this folder has the mark, and those of one server run in one process."""
+    """Every test of this folder has the mark, and those of one server run in one process.
+
+    Those that start their own begin first: most of them wait for long, and some can while others
+    run.
+    """
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.stores)
             item.add_marker(pytest.mark.xdist_group(_server_of(item)))
+    items.sort(key=lambda item: item.path.stem not in _ALONE)
 
 
 def _server_of(item: pytest.Item) -> str:
-    """The name of its server's module, or of its own module, which starts what it needs."""
+    """The name of its server's module, or of its own module, which starts what it needs.
+
+    Of a test that starts what it needs itself its own name.
+    """
+    if item.path.stem in _ALONE:
+        return item.name
     callspec = getattr(item, "callspec", None)
     params = callspec.params if callspec else {}
     return str(params.get("server") or params.get("liar") or item.path.stem)
