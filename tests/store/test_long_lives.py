@@ -93,13 +93,14 @@ def test_a_process_does_not_grow(tmp_path: Path) -> None:
     grown = {path: (before.get(path, 0), size) for path, size in after.items()}
     for name in ("resident", "objects"):
         most, now = grown.pop(name)
-        assert now < 1.02 * most, f"{name}: {most:,} and then {now:,}"
-    # Of Arrow bytes, of a few manifests and batches; else elements.
+        assert now < 1.03 * most, f"{name}: {most:,} and then {now:,}"
+    # Of Arrow bytes, of a few manifests and batches; else elements: of the last seconds there are
+    # more when the machine has got faster.
     few = {"arrow": 1 << 20, "threads": 3, "descriptors": 3}
     assert {
         path: of
         for path, of in grown.items()
-        if path.partition("[")[0] not in CORRECTNESS and of[1] > 1.2 * of[0] + few.get(path, 50)
+        if path.partition("[")[0] not in CORRECTNESS and of[1] > 1.2 * of[0] + few.get(path, 400)
     } == {}
 
 
