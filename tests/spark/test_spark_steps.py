@@ -79,7 +79,7 @@ def steps_of(path: str, folder: Path) -> list[str]:
 def test_a_driver_is_killed_at_each_step(path: str, tmp_path: Path) -> None:
     """What it has left open is aborted, or completed, by the next one; all is there once."""
     steps = steps_of(path, tmp_path)
-    topic = rf"{path}\.step-\d+"
+    topic = rf"{path}(\.|%2E)step-\d+"
     missed = {
         kind
         for kind in kinds(path)
