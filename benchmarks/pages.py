@@ -87,7 +87,7 @@ def _replicated(storage: HeapStorage) -> ReplicatedStorage:
     places = (storage, storage.copy(), HeapStorage())
     members = dict(zip(first.in_sync, places, strict=True))
     for member, place in members.items():
-        put_mark(place, member, control.url)
+        put_mark(place, member, control.url, first.store)
     assert Controller(control).propose(first)
     found = ReplicatedStorage(control, lambda _, member: members[member])
     found.trust(probed=True)

@@ -109,7 +109,7 @@ def _replicated(places: list[OnTimeline], control: OnTimeline) -> ReplicatedStor
     first = first_epoch({f"r{n}": f"heap://{n}" for n in range(len(places))}, {}, who)
     members = dict(zip(first.in_sync, places, strict=True))
     for member, place in members.items():
-        put_mark(place, member, control.url)
+        put_mark(place, member, control.url, first.store)
     assert Controller(control).propose(first)
 
     def open_member(_: Epoch, member: Member) -> Storage:

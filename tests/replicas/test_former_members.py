@@ -172,10 +172,10 @@ def test_one_at_a_place_that_was_not_named_stops_nobody(
     put_out(tmp_path)
     at = MemberOpener.at
 
-    def unnamed(opener: MemberOpener, root: Root, member: str) -> Storage:
+    def unnamed(opener: MemberOpener, root: Root, member: str, store: str) -> Storage:
         if member == "r2-0":
             raise UnnamedUrl(f"the store names {root.url}, and nothing is sent there")
-        return at(opener, root, member)
+        return at(opener, root, member, store)
 
     monkeypatch.setattr(MemberOpener, "at", unnamed)
     flip(tmp_path / FIRST / file(2))

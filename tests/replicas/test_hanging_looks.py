@@ -113,10 +113,10 @@ def test_a_root_that_hangs_while_it_is_opened_is_put_out(
     make(tmp_path, **{"replica.lag.time.max.ms": LAG_MS})
     over, at = Event(), MemberOpener.at
 
-    def hang(opener: MemberOpener, root: Root, member: str) -> Storage:
+    def hang(opener: MemberOpener, root: Root, member: str, store: str) -> Storage:
         if member == "r1-0":
             over.wait(LONGEST_S)
-        return at(opener, root, member)
+        return at(opener, root, member, store)
 
     monkeypatch.setattr(MemberOpener, "at", hang)
     store = reopened(tmp_path)

@@ -139,7 +139,7 @@ def test_who_joins_is_not_given_what_is_damaged_by_readers(roots: Roots) -> None
     storage = roots.plain(VirtualClock())
     agreement = storage.agreement
     take_out(agreement, "b")
-    put_mark(roots.heap("d-0"), "d-0", "heap://ctl")
+    put_mark(roots.heap("d-0"), "d-0", "heap://ctl", roots.epoch().store)
     assert agreement.propose(joining(roots.epoch(), "d-0", "heap://d", agreement.proposer("test")))
     assert storage.list_names("topics/t/log") == [NAME.rpartition("/")[2]]
     assert storage.get(NAME) == has(roots, "c-0") == DAMAGED

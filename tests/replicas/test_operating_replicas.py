@@ -17,6 +17,7 @@ from tests.support.replication.replica_folders import (
     SECOND,
     lose,
     make,
+    make_with,
     make_written,
     objects,
     reopened,
@@ -53,6 +54,7 @@ from txnlog.results import FileDeletion, MaintenanceFailure
 from txnlog.storage import envelope
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage
+from txnlog.testing import VirtualClock
 
 pytestmark = pytest.mark.rule("R5", "R8")
 
@@ -410,7 +412,7 @@ def test_what_is_half_forgotten_is_no_store(
 
 def test_nothing_is_deleted_in_a_root_of_another_store(made: txnlog.Store, tmp_path: Path) -> None:
     """As where disks were exchanged."""
-    make(tmp_path / "other")
+    make_with(VirtualClock(seed=7), tmp_path / "other")
     Replicas(made).remove("r1")
     lose(tmp_path / "b")
     (tmp_path / "b").rmdir()

@@ -225,7 +225,7 @@ def test_servers_are_asked_whether_a_folder_is_a_members_by_its_name() -> None:
     counted = {}
     for last in ("incarnation-00000", "store"):
         storage = MemoryStorage(f"members-of-servers/{last}")
-        put_mark(storage, "r1-0", "memory://control")
+        put_mark(storage, "r1-0", "memory://control", "made")
         counted[last] = CountingStorage(storage)
     with pytest.raises(NotAStore, match=r"holds \(r1-0\).*open the store by memory://control"):
         openers.check(counted["incarnation-00000"])

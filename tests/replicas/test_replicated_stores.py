@@ -553,10 +553,10 @@ def test_a_server_that_cannot_be_reached_at_all_hides_nothing(
     write(made, "1")
     opened = MemberOpener.at
 
-    def at(self: MemberOpener, root: Root, member: str) -> Any:
+    def at(self: MemberOpener, root: Root, member: str, store: str) -> Any:
         if member == "r1-0":
             raise StorageError("no route to host")
-        return opened(self, root, member)
+        return opened(self, root, member, store)
 
     monkeypatch.setattr(MemberOpener, "at", at)
     data = next(name for name in objects(tmp_path / "a/incarnation-00000") if "/data/" in name)

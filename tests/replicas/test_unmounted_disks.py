@@ -13,7 +13,7 @@ from tests.support.replication.replica_world import Roots
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound
 from txnlog.replication.roots.epochs import Epoch, Member, Root
 from txnlog.replication.roots.members import MarkGone, MemberOpener
-from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replication.roots.root_join import join
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage
@@ -38,8 +38,10 @@ REQUESTS: dict[str, Callable[[Storage], object]] = {
 def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
     """The first root's, with an object in it."""
     skip_probes(monkeypatch)
-    make(tmp_path).storage.put_if_absent("f/x", b"1")
-    return MemberOpener().at(Root(str(tmp_path / "a")), "r0-0")
+    storage = find_replicated(make(tmp_path).storage)
+    assert storage is not None
+    storage.put_if_absent("f/x", b"1")
+    return MemberOpener().at(Root(str(tmp_path / "a")), "r0-0", storage.agreement.epoch().store)
 
 
 @pytest.mark.parametrize("request_", REQUESTS.values(), ids=REQUESTS)

@@ -489,12 +489,12 @@ def test_an_incarnation_that_is_deleted_says_nothing_of_its_server(
     """A root comes back while a process that knew its former folder begins to write there."""
     root = f"s3://{bucket}/root"
     opener = MemberOpener(s3_options, [root])
-    member = opener.at(Root(root), "r0-0")
+    member = opener.at(Root(root), "r0-0", "made")
     create_twice = probe_module._check_create_twice
 
     def delete_then(*told: Any) -> None:
         create_twice(*told)
-        delete_incarnation(opener.at(Root(root), "r0-0"), "r0-0")
+        delete_incarnation(opener.at(Root(root), "r0-0", "made"))
 
     monkeypatch.setattr(probe_module, "_check_create_twice", delete_then)
     since = len(s3_requests)

@@ -156,7 +156,7 @@ def _check_members(storage: ReplicatedStorage) -> Iterator[Finding]:
         subject = replica.member or replica.root
         if replica.member is not None and replica.answer == "mark gone":
             detail = f"{replica.url} is not the folder of {subject}: is its disk mounted?"
-            path = root_names.member_mark(subject)
+            path = root_names.member_mark(subject, storage.agreement.epoch().store)
             yield Finding("replicas", subject, "damage", detail, "R7", path)
         elif replica.member is not None and replica.answer != "answers":
             detail = f"it cannot be reached at {replica.url}: {replica.detail}"

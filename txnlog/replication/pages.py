@@ -34,8 +34,8 @@ class _CountedOpener(MemberOpener):
     def controller(self, url: str | os.PathLike[str]) -> Storage:
         return self._counting.beside(self._opener.controller(url))
 
-    def at(self, root: Root, member: Member) -> Storage:
-        return self._counting.beside(self._opener.at(root, member))
+    def at(self, root: Root, member: Member, store: str) -> Storage:
+        return self._counting.beside(self._opener.at(root, member, store))
 
 
 def counted(storage: ReplicatedStorage, counting: CountingStorage) -> ReplicatedStorage:

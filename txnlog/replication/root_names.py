@@ -90,9 +90,9 @@ def parse_incarnation_folder(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def member_mark(member: str) -> str:
-    """In each incarnation, what tells it from an empty folder: a disk that is not mounted."""
-    return f"{MEMBER_MARKS}/{member}.json"
+def member_mark(member: str, store: str) -> str:
+    """In each incarnation, what tells it from a disk that is not mounted, or another store's."""
+    return f"{MEMBER_MARKS}/{member}-{store}.json"
 
 
 def trim_note(token: str) -> str:

@@ -29,12 +29,17 @@ def skip_probes(patch: pytest.MonkeyPatch) -> None:
 
 
 def make(folder: Path, **config: object) -> txnlog.Store:
+    return make_with(VirtualClock(), folder, **config)
+
+
+def make_with(clock: VirtualClock, folder: Path, **config: object) -> txnlog.Store:
+    """Stores differ by what their clocks give at random."""
     return open_replicas(
         [str(folder / "a"), str(folder / "b")],
         controller=str(folder / "control"),
         create=True,
         config=config,
-        clock=VirtualClock(),
+        clock=clock,
     ).store
 
 

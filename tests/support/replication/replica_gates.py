@@ -124,7 +124,7 @@ class NotesOpener:
         self._open_member = open_member
         self._any = epoch
 
-    def at(self, _: Root, member: Member) -> Storage:
+    def at(self, _: Root, member: Member, _store: str) -> Storage:
         return self._open_member(self._any, member)
 
     def __call__(self, epoch: Epoch, member: Member) -> Storage:

@@ -197,7 +197,7 @@ class Roots:
         chosen = {LAG_TIME: str(LAG_MS), **(settings or {})}
         first = first_epoch(urls, chosen, who)
         for member in first.in_sync:
-            put_mark(self.heap(member), member, "heap://ctl")
+            put_mark(self.heap(member), member, "heap://ctl", first.store)
         assert Controller(self.controller).propose(first)
 
     def heap(self, member: Member) -> MemberHeap:
@@ -211,7 +211,7 @@ class Roots:
             is_cut = is_away or (process, root) in self.cut | self.severed
             return not is_cut and member not in self.dead
 
-        mark = root_names.member_mark(member) if member else root_names.epoch_file(0)
+        mark = root_names.member_mark(member, "test") if member else root_names.epoch_file(0)
         disk = Disk(storage, mark, self.beneath[root], lambda: root not in self.unmounted)
         return Gate(disk, reaches)
 

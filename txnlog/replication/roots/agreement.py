@@ -473,7 +473,8 @@ class Agreement:
         Raises MemberFailed: it cannot be reached, or what it holds is gone.
         """
         try:
-            mark, within_s = root_names.member_mark(member), within_s or time_for(epoch)
+            mark = root_names.member_mark(member, epoch.store)
+            within_s = within_s or time_for(epoch)
             look = partial(self.slowness.ask, member)
             self._make(epoch, member, lambda one: look(partial(one.get, mark), within_s))
         except ObjectNotFound as error:

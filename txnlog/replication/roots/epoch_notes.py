@@ -17,6 +17,7 @@ from txnlog.errors import ObjectNotFound, OutdatedController, TxnlogError
 from txnlog.replication import root_names
 from txnlog.replication.roots.controller import Controller, list_numbers
 from txnlog.replication.roots.epochs import DECODER, Epoch, Member, check_epoch, is_over
+from txnlog.replication.roots.members import MarkGone
 from txnlog.replication.roots.same_bytes import Damaged, Diverged, put_same
 from txnlog.replication.roots.slowness import time_for
 from txnlog.storage import envelope
@@ -98,8 +99,13 @@ def put_note(storage: Storage, number: int, data: bytes) -> bool:
 
 
 def _newest_note(storage: Storage, epoch: Epoch, first: int) -> Epoch | None:
-    """The newest sound epoch that a member has, from ``first`` on, and that is not over."""
+    """The newest sound epoch that a member has, from ``first`` on, and that is not over.
+
+    Raises MarkGone: it is another store's.
+    """
     found, _ = read_notes(storage, list_notes(storage, first))
+    if any(one.store != epoch.store for one in found):
+        raise MarkGone(f"{storage.url} is another store's: was its disk exchanged?")
     there = (one for one in found if not is_over(one, epoch))
     return max(there, key=lambda one: one.number, default=None)
 

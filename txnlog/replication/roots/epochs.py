@@ -111,6 +111,8 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
     by: Name
     """A random token, to recognise one's own proposal."""
     why: Text
+    store: Name
+    """``by`` of the first one, in all that follow: by this members' marks tell stores apart."""
     unclean: Counter | None = None
     """Since which epoch acknowledged writes may be lost; None if the leader was in sync."""
     last_unclean: CounterOrNone = -1
@@ -254,6 +256,7 @@ def first_epoch(urls: Mapping[str, str], settings: Mapping[str, str], who: Propo
         who.at_ms,
         who.by,
         who.why,
+        who.by,
     )
 
 

@@ -168,7 +168,7 @@ def _make(
     for name, root in first.roots.items():
         _check_mark(storages[root.url], f"{name}-0", [control.url])  # before any is marked
     for name, root in first.roots.items():
-        mark_root(opener, storages[root.url], root, f"{name}-0", [control.url])
+        mark_root(opener, storages[root.url], root, f"{name}-0", [control.url], first.store)
     Controller(control).propose(first)
 
 
@@ -178,6 +178,7 @@ def mark_root(
     root: Root,
     member: Member,
     controllers: Sequence[str],
+    store: str,
     *,
     may_be_new: bool = True,
     bounding: Bounding | None = None,
@@ -209,12 +210,12 @@ def mark_root(
         raise StorageError(
             f"{storage.url} has had later incarnations than {member}: is {controller} what it was?"
         )
-    inside = opener.at(root, member)
+    inside = opener.at(root, member, store)
     if bounding is not None:
         inside = bounding(inside)
     if any(root_names.is_of_store(name) for name, _ in without_mark(inside).list_all("")):
         raise StorageError(f"{inside.url} is not empty, as a new replica must be")
-    put_mark(inside, member, controller)
+    put_mark(inside, member, controller, store)
 
 
 def _check_mark(
@@ -294,7 +295,14 @@ def prepare_root(
     bounding = partial(agreement.slowness.bounding, epoch=epoch)
     found = bounding(found)
     mark_root(
-        opener, found, Root(url), member, controllers, may_be_new=not is_known, bounding=bounding
+        opener,
+        found,
+        Root(url),
+        member,
+        controllers,
+        epoch.store,
+        may_be_new=not is_known,
+        bounding=bounding,
     )
     put_pointer(epoch, root, found, controllers)
     return root, url

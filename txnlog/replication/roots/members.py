@@ -1,8 +1,9 @@
 """A member's own storage: a folder of its root, known by a mark.
 
-A disk that is not mounted is an empty folder which takes every write. So members on this machine's
-disks are asked for their mark before and after each write, after each folder that is listed, and
-after each name that is not found: who looks later may find the disk mounted again.
+A disk that is not mounted is an empty folder which takes every write, or another store's disk. So
+members on this machine's disks are asked for their mark before and after each write, after each
+folder that is listed, and after each name that is not found: who looks later may find the disk
+mounted again.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class MarkedDisk(ForwardingStorage):
                 raise
             raise MarkGone(
                 f"{self.url} is not the folder that it was: {self._mark} is gone. Is its disk "
-                "mounted?"
+                "mounted, or another one in its place?"
             ) from error
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
@@ -247,19 +248,19 @@ class MemberOpener:
         """The user has given a URL, and perhaps options for it."""
         self._reach.allow(url, options)
 
-    def at(self, root: Root, member: Member) -> Storage:
-        """The storage of a member of a root."""
+    def at(self, root: Root, member: Member, store: str) -> Storage:
+        """The storage of a member of a root; "" if it is unknown of which ``store``."""
         folder = root_names.incarnation_folder(incarnation_of(member))
         url = f"{root.url.rstrip('/')}/{folder}"
         storage = open_storage(url, self._reach.options_for(root.url))
         if isinstance(storage, ServerStorage):
             storage.probe_in(self.root(root.url))  # it may be deleted while it is written to
-        if storage.local_path("") is None:
+        if storage.local_path("") is None or not store:
             return storage
-        return MarkedDisk(storage, root_names.member_mark(member))
+        return MarkedDisk(storage, root_names.member_mark(member, store))
 
     def __call__(self, epoch: Epoch, member: Member) -> Storage:
-        return self.at(epoch.roots[root_of(member)], member)
+        return self.at(epoch.roots[root_of(member)], member, epoch.store)
 
 
 def check_url(url: str) -> None:
@@ -309,10 +310,8 @@ def is_nested(one: str, other: str) -> bool:
     return inner.startswith(outer)
 
 
-def put_mark(storage: Storage, member: Member, controller: str) -> None:
+def put_mark(storage: Storage, member: Member, controller: str, store: str) -> None:
     """Mark a member's folder as its own, before it takes part. Raises StorageError."""
-    inner = without_mark(storage)
-    inner.put_if_absent(
-        root_names.member_mark(member), envelope.encode(OwnerMark(controller, member))
-    )
-    inner.confirm(root_names.member_mark(member))
+    inner, mark = without_mark(storage), root_names.member_mark(member, store)
+    inner.put_if_absent(mark, envelope.encode(OwnerMark(controller, member)))
+    inner.confirm(mark)

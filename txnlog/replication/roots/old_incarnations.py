@@ -120,7 +120,7 @@ def forget(
                 agreement.propose_alone(forgotten(epoch, member, who))
             _check_out(agreement.refresh(), member)
         done = agreement.ask(
-            epoch, member, lambda found: delete_incarnation(found, member, dry_run=dry_run)
+            epoch, member, lambda found: delete_incarnation(found, dry_run=dry_run)
         )
     except MemberFailed as failed:
         raise failed.error from failed
@@ -354,18 +354,16 @@ def check_root(storage: ReplicatedStorage, epoch: Epoch, root: str) -> None:
         raise StoreExists(f"{where} is of another store, or of another root than {root}")
 
 
-def delete_incarnation(
-    storage: Storage, member: Member, *, dry_run: bool = False
-) -> tuple[int, int] | None:
-    """Delete all below a member's folder, its mark first: how many objects, and their bytes.
+def delete_incarnation(storage: Storage, *, dry_run: bool = False) -> tuple[int, int] | None:
+    """Delete all below a member's folder, its marks first: how many objects, and their bytes.
 
     No later epoch may be able to name it. None: there was nothing.
     """
     inner = without_mark(storage)
-    mark = root_names.member_mark(member)
-    found_any = bool(inner.list_names(root_names.MEMBER_MARKS))
+    marks = inner.list_names(root_names.MEMBER_MARKS)
+    found_any = bool(marks)
     if not dry_run:
-        inner.delete([mark])
+        inner.delete([f"{root_names.MEMBER_MARKS}/{mark}" for mark in marks])
         inner.abort_uploads(inner.list_unfinished_uploads())
     count = size_bytes = 0
     listed = inner.list_all("")

@@ -73,16 +73,14 @@ def _newest_of(
                 continue
             member = f"{root}-{number}"
             with suppress(StorageError):  # it is being deleted, or about to join
-                storage = opener.at(known, member)
+                storage = opener.at(known, member, epoch.store)
                 for noted in read_notes(storage, list_notes(storage)[-1:])[0]:
                     yield member, noted
 
     with suppress(TxnlogError):
         found = ask_root(agreement, epoch, root, lambda: [*look()])
         # Else another store's root is in its place.
-        return [
-            one for one in found if root in one[1].roots and one[1].roots[root].url == known.url
-        ]
+        return [one for one in found if one[1].store == epoch.store]
     return []
 
 

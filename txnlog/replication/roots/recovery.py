@@ -198,7 +198,8 @@ def _ask_roots(
             "another root"
         )
     # By the URLs that the epochs say: what was named may be an old copy.
-    kept = _Kept(opener, {mark.controller, old, *epoch.controllers}, slowness, known, first)
+    places = {mark.controller, old, *epoch.controllers}
+    kept = _Kept(opener, places, slowness, known, first, epoch.store)
     while unasked := {*counted_roots(epoch)} - kept.asked:
         for root in sorted(unasked):
             kept.open(root, epoch.roots[root])
@@ -230,12 +231,14 @@ class _Kept:
         slowness: Slowness,
         known: Epoch | None,
         first: int,
+        store: str = "",
     ) -> None:
         self._opener = opener
         self._controllers = controllers
         self._slowness = slowness
         self._found: dict[_Place, Epoch] = {} if known is None else {_place_of(known): known}
         self._first = first
+        self._store = store
         self.asked: set[str] = set()
         self.read: set[Member] = set()
         self.failed: dict[str, Exception] = {}
@@ -283,7 +286,7 @@ class _Kept:
 
     def _notes(self, root: Root, member: Member) -> tuple[list[Epoch], list[int]]:
         def listed() -> tuple[Storage, list[int]]:
-            storage = self._opener.at(root, member)
+            storage = self._opener.at(root, member, self._store)
             return storage, list_notes(storage, self._first)
 
         storage, numbers = self._ask(root.url, listed)

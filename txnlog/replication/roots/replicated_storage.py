@@ -142,7 +142,8 @@ class ReplicatedStorage(Storage):
 
     def _member_folds_case(self, epoch: Epoch, member: Member) -> bool:
         def look(storage: Storage) -> bool:
-            storage.size(root_names.member_mark(member))  # of an empty disk nothing can be told
+            # Of an empty disk nothing can be told.
+            storage.size(root_names.member_mark(member, epoch.store))
             return storage.folds_case()
 
         return self.agreement.ask(epoch, member, look, within_s=time_for(epoch))

@@ -131,7 +131,8 @@ def _give_up(agreement: Agreement, member: Member, why: str) -> None:
             agreement.propose(gave_up_joining(epoch, member, agreement.proposer(why)))
         # It may be in sync, by an epoch whose put had an unknown outcome.
         if member not in epoch.members and member not in epoch.left:
-            agreement.ask(epoch, member, lambda storage: delete_incarnation(storage, member))
+            agreement.check_mark(epoch, member)  # another store's disk may be in its place
+            agreement.ask(epoch, member, delete_incarnation)
 
 
 def _begin(agreement: Agreement, epoch: Epoch, root: str, url: str) -> tuple[Epoch, Member]:
@@ -148,7 +149,7 @@ def _begin(agreement: Agreement, epoch: Epoch, root: str, url: str) -> tuple[Epo
     member = next_incarnation(epoch, root)
     known = msgspec.structs.replace(epoch, roots={**epoch.roots, root: Root(url)})
     controller = agreement.controller.storage.url
-    agreement.ask(known, member, lambda storage: put_mark(storage, member, controller))
+    agreement.ask(known, member, lambda storage: put_mark(storage, member, controller, epoch.store))
     proposed = joining(epoch, member, url, agreement.proposer(f"{member} joins"))
     if not agreement.propose(proposed):
         raise NotEnoughReplicas(f"epoch {proposed.number} was somebody else's: try again")

@@ -1,0 +1,100 @@
+"""Another store's disk in a root's place: presence proves nothing, either."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import txnlog
+from tests.support.replication.replica_folders import (
+    make_with,
+    make_written,
+    reopened,
+    skip_probes,
+    values,
+    write,
+)
+from tests.support.replication.replica_world import Roots
+from txnlog.errors import NotEnoughReplicas
+from txnlog.replication import Replicas, open_replicas, root_names
+from txnlog.replication.roots import root_join
+from txnlog.replication.roots.agreement import Agreement
+from txnlog.replication.roots.epoch_notes import encode_epoch
+from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.testing import VirtualClock
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> txnlog.Store:
+    skip_probes(monkeypatch)
+    other = make_with(VirtualClock(seed=7), tmp_path / "other")
+    other.topics.create("t", partitions=1)
+    for number in range(6):
+        write(other, f"other {number}")
+    return make_written(tmp_path, "1", "2")
+
+
+def exchange(folder: Path, root: str) -> None:
+    shutil.rmtree(folder / root)
+    shutil.copytree(folder / "other" / root, folder / root)
+
+
+@pytest.mark.parametrize("root", "ab")
+@pytest.mark.parametrize("is_open", [True, False])
+def test_the_disk_of_a_root_in_sync(
+    store: txnlog.Store, tmp_path: Path, root: str, *, is_open: bool
+) -> None:
+    assert values(store) == ["1", "2"]
+    exchange(tmp_path, root)
+    store = store if is_open else reopened(tmp_path)
+    write(store, "3")
+    assert values(store) == ["1", "2", "3"]
+    assert Replicas(store).describe().in_sync == ("r1-0" if root == "a" else "r0-0",)
+
+
+def test_the_disk_of_a_root_that_is_out_while_another_one_joins(
+    store: txnlog.Store, tmp_path: Path
+) -> None:
+    Replicas(store).remove("r1")
+    exchange(tmp_path, "b")
+    Replicas(store).add(str(tmp_path / "c"))
+    assert values(reopened(tmp_path)) == ["1", "2"]
+
+
+def test_an_unclean_election_of_another_stores_disk(store: txnlog.Store, tmp_path: Path) -> None:
+    Replicas(store).remove("r1")
+    exchange(tmp_path, "b")
+    (tmp_path / "a").rename(tmp_path / "away")
+    alone = open_replicas(str(tmp_path / "control"), clock=VirtualClock())
+    with pytest.raises(NotEnoughReplicas, match="another one in its place"):
+        alone.elect("r1", unclean=True)
+
+
+def test_what_another_store_has_is_not_deleted(
+    store: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disk comes while a root joins, which gives up then."""
+    Replicas(store).remove("r1")
+    theirs = tmp_path / "other/b"
+    (theirs / "incarnation-00000").rename(theirs / "incarnation-00001")
+
+    def mount_another(_: Agreement, __: Epoch, member: Member) -> Epoch:
+        exchange(tmp_path, "b")
+        raise NotEnoughReplicas(f"{member} is late")
+
+    monkeypatch.setattr(root_join, "_finish", mount_another)
+    with pytest.raises(NotEnoughReplicas, match="is late"):
+        Replicas(store).add(str(tmp_path / "b"))
+    assert any((tmp_path / "b/incarnation-00001/topics/t/log").iterdir())
+
+
+def test_a_server_with_another_stores_disk() -> None:
+    """It is not the controller that is outdated."""
+    roots = Roots(3)
+    theirs = msgspec.structs.replace(roots.epoch(), store="other", number=1, leader_since=1)
+    roots.heap("b-0").put(root_names.epoch_note(1), encode_epoch(theirs))
+    assert roots.plain(VirtualClock()).put_if_absent("f/x", b"1")
+    assert roots.epoch().in_sync == ("a-0", "c-0")
