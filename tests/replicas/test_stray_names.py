@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import txnlog
-from tests.support.replication.replica_folders import make, skip_probes, values, write
+from tests.support.replication.replica_folders import FIRST, make, skip_probes, values, write
 from txnlog.names import TopicPartition
 from txnlog.replication import Replicas
+from txnlog.replication.roots.listings import Listings
 from txnlog.results import MaintenanceFailure
 from txnlog.testing import VirtualClock
 
@@ -67,3 +68,32 @@ def test_nobody_is_stopped(store: str, tmp_path: Path, request: pytest.FixtureRe
     replicas.forget("r0-0")
     assert [root.old for root in replicas.describe().replicas] == [(), (), ()]
     assert values(txnlog.open(store, clock=clock)) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    "path", ["topics/.DS_Store", "topics/notes.txt", "topics/b@d/data/0/x.log", "groups/notes.txt"]
+)
+def test_what_somebody_has_put_beside_the_topics(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_probes(monkeypatch)
+    store = make(tmp_path)
+    fill(store)
+    stray = tmp_path / FIRST / path
+    stray.parent.mkdir(parents=True, exist_ok=True)
+    stray.write_bytes(b"stray")
+    assert not [step for step in store.maintain() if isinstance(step, MaintenanceFailure)]
+    replicas = Replicas(store)
+    assert [*replicas.verify(with_contents=True)] == []
+    replicas.remove("r1")
+    replicas.add(str(tmp_path / "b"))
+    replicas.forget("r1-0")
+    replicas.elect("r1")
+    assert replicas.describe().in_sync == ("r0-0", "r1-1")
+
+
+def test_a_file_is_no_folder() -> None:
+    """Its name may go on as that of a folder that comes after it."""
+    with Listings(["r0-0"]) as listings:
+        listings.add("r0-0", ((f"topics/{name}", 1) for name in ("a", "a-b/x", "a-c", "b/x/y")))
+        assert [*listings.folders("topics")] == ["a-b", "b"]

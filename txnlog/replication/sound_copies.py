@@ -96,8 +96,6 @@ class SoundCopies:
         """Of segments with the outcome ``but`` none."""
         if topic == STORE:
             return {names.STORE_FILE}
-        if names.topic_of_folder(topic) is None:
-            return set()
         with self._lock:
             self._topics.pop(topic, None)
             named = self._remembered(topic)
@@ -124,9 +122,11 @@ class SoundCopies:
         return found
 
     def _read(self, topic: str) -> _Named:
+        found = _Named()
+        if names.topic_of_folder(topic) is None:
+            return found  # somebody has put something beside the topics
         # Logs of its own: what it takes in memory is let go of with the topic.
         log = Logs(self._logs.storage, self._logs.config, self._logs.clock).topic(topic)
-        found = _Named()
         try:
             log.refresh()
             with log.lock:

@@ -121,9 +121,11 @@ class Listings:
             within, _, rest = _decode(row[0]).partition("/")
             if within != above:
                 return
-            folder = rest.partition("/")[0]
-            yield folder
-            after = f"{above}/{folder}{BEHIND_SLASH}"
+            folder, is_folder, _ = rest.partition("/")
+            after = f"{above}/{folder}"
+            if is_folder:
+                yield folder
+                after += BEHIND_SLASH
 
     def behind(self, name: str) -> Iterator[tuple[str, int]]:
         """All names behind one, and their bytes at all members together; ascending."""

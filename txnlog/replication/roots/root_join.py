@@ -342,7 +342,8 @@ def _copy(
     _round(agreement, [partial(copy, name, ()) for name in _find_lacked(agreement, epoch, member)])
     # A deletion begins at the leader: an object listed there now is deleted here too, if it ever
     # is. Data that is moved meanwhile may be seen nowhere: if it comes back, vacuum deletes it.
-    inside = {name.split("/")[1] for name in copied if name.startswith(f"{names.TOPICS}/")}
+    paths = (name.split("/") for name in copied)
+    inside = {path[1] for path in paths if path[0] == names.TOPICS and path[2:]}
     needed = _named_now(epoch, inside, named)
     there = {name for name, _ in _asked(agreement, epoch)}
     _check_missed(epoch, missed & there)
