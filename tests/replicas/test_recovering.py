@@ -133,6 +133,43 @@ def test_a_damaged_epoch_is_what_roots_have_noted(
     assert values(store) == ["1", "r1", "r0", "on"]
 
 
+def test_the_only_epoch_is_damaged(made: txnlog.Store, tmp_path: Path) -> None:
+    """Nothing is beside it: all roots must have the same."""
+    path = tmp_path / "control" / root_names.epoch_file(0)
+    whole = path.read_bytes()
+    damage_epoch(tmp_path, 0)
+    with pytest.raises(CorruptEntry, match=r"is damaged.*open the store by a root"):
+        reopened(tmp_path)
+    with pytest.raises(InvalidOption, match="by a root while all answer"):
+        recover(tmp_path)
+    bring_back = lose(tmp_path / "b")
+    with pytest.raises(CorruptEntry, match=r"is damaged.*r1 must answer"):
+        reopened(tmp_path, "a")
+    bring_back()
+    store = reopened(tmp_path, "a")
+    assert path.read_bytes() == whole
+    write(store, "2")
+    assert values(reopened(tmp_path)) == ["1", "2"]
+
+
+def test_the_only_epoch_is_damaged_and_roots_differ(made: txnlog.Store, tmp_path: Path) -> None:
+    """One of them has it from a controller that was lost."""
+    note = tmp_path / FIRST / root_names.epoch_note(0)
+    note.write_bytes(epoch_notes.encode_epoch(replace(made_epoch(made), by="lost")))
+    damage_epoch(tmp_path, 0)
+    with pytest.raises(CorruptEntry, match=r"is damaged.*of two histories"):
+        reopened(tmp_path, "a")
+
+
+def test_the_newest_epoch_is_damaged_and_no_root_has_it(made: txnlog.Store, tmp_path: Path) -> None:
+    """Nothing was acknowledged under it: what was before can be read."""
+    Replicas(made).elect("r1")
+    damage_epoch(tmp_path, 1)
+    assert values(reopened(tmp_path, "a")) == ["1"]
+    with pytest.raises(CorruptEntry, match="is damaged"):
+        write(reopened(tmp_path, "a"), "2")
+
+
 @pytest.mark.parametrize("place", ["control", "moved"])
 def test_a_damaged_epoch_by_which_the_controller_has_moved(
     made: txnlog.Store, tmp_path: Path, place: str

@@ -20,6 +20,7 @@ from typing import Generic, TypeVar
 
 from txnlog.clock import Clock
 from txnlog.errors import (
+    CorruptEntry,
     LogTruncated,
     NotAStore,
     NotEnoughReplicas,
@@ -207,7 +208,7 @@ class Agreement:
             self._asked_s = now_s
             try:
                 newest = self.ask_controller(partial(self.controller.newest, known))
-            except (NotAStore, StorageError) as error:
+            except (CorruptEntry, NotAStore, StorageError) as error:
                 if self.lost is None:
                     _logger.warning("replicas: reading goes on without the controller: %s", error)
                 self.lost = error
@@ -218,7 +219,8 @@ class Agreement:
         try:
             kept = self.find_kept(self.slowness, known, 0 if known is None else known.number)
         except TxnlogError as error:
-            raise StorageError(
+            kind = CorruptEntry if isinstance(self.lost, CorruptEntry) else StorageError
+            raise kind(
                 f"{self.lost}. Without it everything can be read while all roots answer: {error}"
             ) from error
         found = kept[-1]
@@ -227,8 +229,16 @@ class Agreement:
             return self._find_newest(found)
         return found
 
-    def _find_noted(self, epoch: Epoch, number: int) -> list[Epoch]:
-        """What members of one epoch, also former ones, have noted as that of a number."""
+    def _find_noted(self, epoch: Epoch | None, number: int) -> list[Epoch]:
+        """What members of one epoch, also former ones, have noted as that of a number.
+
+        Of none: what all roots have as the newest.
+        """
+        if epoch is None:
+            with suppress(TxnlogError):
+                kept = self.find_kept(self.slowness, None, 0) if self.find_kept else []
+                return [one for one in kept[-1:] if one.number == number]
+            return []
 
         def read(member: Member) -> list[Epoch]:
             with suppress(MemberFailed, TxnlogError):

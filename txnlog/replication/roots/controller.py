@@ -19,8 +19,9 @@ from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 
 OpenPlace: TypeAlias = Callable[[str], Storage]
-FindNoted: TypeAlias = Callable[[Epoch, int], Iterable[Epoch]]
-"""What the roots of an epoch have noted as the one of a number."""
+FindNoted: TypeAlias = Callable[[Epoch | None, int], Iterable[Epoch]]
+"""What the roots of an epoch have noted as the one of a number; of None: all roots, as the newest.
+"""
 
 _logger = logging.getLogger(__name__)
 
@@ -162,18 +163,19 @@ class Controller:
         """A damaged epoch as a root has noted it, which takes its place; None if none has.
 
         It fits the one before it, or after it, and contradicts neither; if two do, none is taken.
+        Where there is neither it is the newest that roots have, all of which must tell.
         """
         listed = list_epochs(storage)
         before = max((one for one in listed if one < number), default=None)
         after = min((one for one in listed if one > number), default=None)
-        near = []
+        near: list[Epoch] = []
         for other in (before, after):
             if other is not None:
                 with suppress(TxnlogError):  # that one is damaged, too
                     near.append(Controller(storage).at(other))
 
         def fits(noted: Epoch) -> bool:
-            is_told = False
+            is_told = not near
             for known in near:
                 one, later = (known, noted) if known.number < number else (noted, known)
                 if later.before == one.by:
@@ -183,8 +185,8 @@ class Controller:
             return is_told
 
         found: list[Epoch] = []
-        for known in near:
-            found += (one for one in self.find_noted(known, number) if one not in found)
+        for of in near or (None,):
+            found += (one for one in self.find_noted(of, number) if one not in found)
         fitting = [one for one in found if fits(one)]
         # Another one may be of a controller that was lost.
         if len(fitting) != 1:

@@ -337,7 +337,7 @@ def _check_lost(opener: MemberOpener, slowness: Slowness, url: str, epoch: Epoch
         except TxnlogError as error:
             raise InvalidOption(
                 f"the controller at {url} answers, and who knows an earlier epoch may go on there, "
-                f"but its newest one cannot be read ({error}). Open the store while its roots "
+                f"but its newest one cannot be read ({error}). Open the store by a root while all "
                 f"answer: what they have of it is put there. Else {GO_ON_WITHOUT}"
             ) from error
         if found.controller in ("", *asked):  # places may name each other
