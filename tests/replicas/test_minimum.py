@@ -164,10 +164,11 @@ def test_no_election_is_waited_for_that_would_not_help(
 def test_metrics_tell_who_is_in_sync(store: txnlog.Store, tmp_path: Path) -> None:
     def told() -> dict[str, float]:
         found = {one.name.removeprefix("txnlog_replicas_"): one.value for one in store.metrics()}
-        names = ("in_sync", "min_in_sync", "under_min", "out", "joining")
+        names = ("in_sync", "min_in_sync", "under_min", "out", "joining", "controller_answers")
         return {name: found[name] for name in names}
 
     whole = {"in_sync": 2, "min_in_sync": 2, "under_min": 0, "out": 0, "joining": 0}
+    whole["controller_answers"] = 1
     assert told() == whole
     agreement = store.storage.agreement  # type: ignore[attr-defined]
     agreement.put_out(agreement.refresh(), "r1-0", "it fails")
@@ -178,6 +179,12 @@ def test_metrics_tell_who_is_in_sync(store: txnlog.Store, tmp_path: Path) -> Non
     Replicas(store).forget("r1-0")  # it is not expected back
     assert told() == {**whole, "in_sync": 1, "min_in_sync": 1}
     Replicas(store).add(str(tmp_path / "b"))
+    write(store, "1")
+    store, bring_back = reopened(tmp_path, "a"), lose(tmp_path / "control")
+    assert told()["controller_answers"] == 0
+    bring_back()
+    store.logs.clock.sleep(11)
+    assert told()["controller_answers"] == 1
     assert told() == {**whole, "min_in_sync": 1}
 
 

@@ -104,6 +104,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "txnlog_replicas_under_min": "1 if fewer are in sync than that: nothing is acknowledged.",
     "txnlog_replicas_out": "Roots that are out, and were not given up.",
     "txnlog_replicas_joining": "Roots that copy, to come in.",
+    "txnlog_replicas_controller_answers": "0 if it does not: nothing is acknowledged.",
     "txnlog_scrub_begun_seconds": "Since when all objects of all roots are being compared again.",
     "txnlog_scrub_objects": "Objects that were compared since then.",
     "txnlog_scrub_found": "Those that were missing or damaged at a root, then and the time before.",
@@ -128,6 +129,7 @@ def measure(logs: Logs) -> Iterator[Metric]:
     yield Metric("txnlog_replicas_under_min", {}, int(len(epoch.in_sync) < epoch.min_insync))
     yield Metric("txnlog_replicas_out", {}, len(out))
     yield Metric("txnlog_replicas_joining", {}, len(epoch.joining))
+    yield Metric("txnlog_replicas_controller_answers", {}, int(agreement.lost is None))
     note = newest_scrub(agreement, epoch)
     if note is None:
         return
