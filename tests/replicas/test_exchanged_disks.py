@@ -10,15 +10,17 @@ import pytest
 
 import txnlog
 from tests.support.replication.replica_folders import (
+    lose,
     make_with,
     make_written,
+    objects,
     reopened,
     skip_probes,
     values,
     write,
 )
 from tests.support.replication.replica_world import Roots
-from txnlog.errors import NotEnoughReplicas
+from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replication import Replicas, open_replicas, root_names
 from txnlog.replication.roots import root_join
 from txnlog.replication.roots.agreement import Agreement
@@ -89,6 +91,27 @@ def test_what_another_store_has_is_not_deleted(
     with pytest.raises(NotEnoughReplicas, match="is late"):
         Replicas(store).add(str(tmp_path / "b"))
     assert any((tmp_path / "b/incarnation-00001/topics/t/log").iterdir())
+
+
+@pytest.mark.parametrize("is_longer", [False, True])
+def test_the_controllers_disk(store: txnlog.Store, tmp_path: Path, *, is_longer: bool) -> None:
+    """Which may have as many epochs, or more: nobody goes on by them, or puts one there."""
+    other, reader = Replicas(reopened(tmp_path / "other")), reopened(tmp_path, "a")
+    if is_longer:
+        other.alter({"replica.auto.return": True})
+    before = objects(tmp_path / "other/control")
+    bring_back = lose(tmp_path / "control")
+    shutil.copytree(tmp_path / "other/control", tmp_path / "control", dirs_exist_ok=True)
+    with pytest.raises(StorageError, match="another store's controller"):
+        Replicas(store).remove("r1")
+    assert values(reader) == ["1", "2"]
+    with pytest.raises(StorageError, match="which is another store's"):
+        reopened(tmp_path, "a")
+    assert objects(tmp_path / "control") == before
+    bring_back()
+    Replicas(store).remove("r1")
+    (tmp_path / "alias").symlink_to(tmp_path / "b")
+    assert values(reopened(tmp_path, "alias")) == ["1", "2"]
 
 
 def test_a_server_with_another_stores_disk() -> None:

@@ -106,6 +106,8 @@ class Controller:
         if known is not None and number == known.number:
             return known
         epoch = self.at(number, storage)
+        if known is not None:
+            _check_own(epoch, known, storage)
         if known is None and not epoch.controller:
             # A copy that says nothing of a move follows one that does. A listing is not an instant.
             return self._newest_at(storage, epoch)
@@ -210,6 +212,9 @@ class Controller:
         storage = self._place(where) if where else self.storage
         path = root_names.epoch_file(epoch.number)
         data = _encode(epoch)
+        if epoch.number:
+            with suppress(CorruptEntry):
+                _check_own(self.at(0, storage), epoch, storage)
         try:
             if storage.put_if_absent(path, data):
                 return self._counts(storage, epoch)
@@ -232,6 +237,14 @@ class Controller:
             return True
         following = epoch.number + 1
         return following in numbers and self.at(following, storage).before == epoch.by
+
+
+def _check_own(found: Epoch, known: Epoch, storage: Storage) -> None:
+    if found.store != known.store:
+        raise StorageError(
+            f"{storage.url} is another store's controller: was its disk exchanged? Nothing is "
+            "acknowledged without this store's own"
+        )
 
 
 def _encode(epoch: Epoch) -> bytes:

@@ -45,6 +45,7 @@ from txnlog.replication.roots.members import (
     OwnerMark,
     check_outside,
     check_url,
+    is_another_stores,
     is_nested,
     put_mark,
     read_mark,
@@ -131,7 +132,7 @@ def find_replicas(
         return _open(url, opener, clock)
     found = _open(named, opener, clock, storage)
     try:
-        found.agreement.refresh()
+        epoch = found.agreement.refresh()
     except (StorageError, NotAStore) as error:
         raise StorageError(
             f"{storage.url} names {named} as the controller, where no epochs can be read: {error}. "
@@ -139,6 +140,11 @@ def find_replicas(
             "or by another root; `txnlog replicas move-controller` then tells this one, too. "
             "If it is lost for good, `txnlog replicas recover` makes it anew"
         ) from error
+    if is_another_stores(storage, epoch):
+        raise StorageError(
+            f"{storage.url} names {named} as the controller, which is another store's: was its "
+            "disk exchanged?"
+        )
     return found
 
 

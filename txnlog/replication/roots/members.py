@@ -45,15 +45,26 @@ MARK_DECODER = msgspec.json.Decoder(OwnerMark)
 def read_mark(root: Storage) -> OwnerMark:
     """The mark of a root; by its newest incarnation's if it is damaged. Raises ObjectNotFound."""
     data, where = root.get(root_names.REPLICA_FILE), f"{root.url}/{root_names.REPLICA_FILE}"
-    if not envelope.is_sound(data):
-        parsed = map(root_names.parse_incarnation_folder, root.list_folders(""))
-        for number in sorted((one for one in parsed if one is not None), reverse=True):
-            inside = f"{root_names.incarnation_folder(number)}/{root_names.MEMBER_MARKS}"
-            for name in root.list_names(inside):
-                with suppress(ObjectNotFound, CorruptEntry):  # it is something else
-                    found = envelope.decode(root.get(f"{inside}/{name}"), MARK_DECODER, name)
-                    return OwnerMark(found.controller, root_of(found.member))
+    for path in () if envelope.is_sound(data) else _incarnations_marks(root):
+        with suppress(ObjectNotFound, CorruptEntry):  # it is something else
+            found = envelope.decode(root.get(path), MARK_DECODER, path)
+            return OwnerMark(found.controller, root_of(found.member))
     return envelope.decode(data, MARK_DECODER, where)
+
+
+def _incarnations_marks(root: Storage) -> Iterator[str]:
+    parsed = map(root_names.parse_incarnation_folder, root.list_folders(""))
+    for number in sorted((one for one in parsed if one is not None), reverse=True):
+        inside = f"{root_names.incarnation_folder(number)}/{root_names.MEMBER_MARKS}"
+        yield from (f"{inside}/{name}" for name in root.list_names(inside))
+
+
+def is_another_stores(root: Storage, epoch: Epoch) -> bool:
+    """Whether a root that was opened is none of an epoch's, under another URL either."""
+    if root.url in {one.url for one in epoch.roots.values()}:
+        return False
+    marks = [*_incarnations_marks(root)]
+    return bool(marks) and not any(path.endswith(f"-{epoch.store}.json") for path in marks)
 
 
 class MarkGone(StorageError):
