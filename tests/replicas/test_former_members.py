@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
 import txnlog
+from tests.replicas.stalled_roots import LAG_MS, Gate
 from tests.support.replication.replica_folders import (
     FIRST,
     SECOND,
@@ -21,6 +23,7 @@ from tests.support.replication.replica_folders import (
 )
 from txnlog.errors import InvalidOption, NotEnoughReplicas
 from txnlog.replication import Replicas
+from txnlog.replication.roots import slowness
 from txnlog.replication.roots.epochs import Root
 from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
@@ -180,6 +183,28 @@ def test_one_at_a_place_that_was_not_named_stops_nobody(
     monkeypatch.setattr(MemberOpener, "at", unnamed)
     flip(tmp_path / FIRST / file(2))
     come_back(tmp_path)
+    assert values(reopened(tmp_path)) == ["1", "2", "3"]
+
+
+def test_one_whose_listings_hang_stops_nobody(
+    store: txnlog.Store, tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its mark answers: it is waited for once, at one of its incarnations."""
+    Replicas(store).alter({"replica.lag.time.max.ms": LAG_MS})
+    monkeypatch.setattr(slowness, "MOST_LAGS", 10**9)
+    for member in ("r2-0", "r2-1"):
+        come_back(tmp_path, "c")
+        put_out(tmp_path, member)
+    for number in range(2):
+        gate.close(tmp_path / "c" / f"incarnation-0000{number}", "list_all")
+    put_out(tmp_path)
+    flip(tmp_path / FIRST / file(2))
+    watch = Timer(20, gate.let_go)
+    watch.start()
+    come_back(tmp_path)
+    assert watch.is_alive()
+    watch.cancel()
+    assert gate.asked == ["list_all"]
     assert values(reopened(tmp_path)) == ["1", "2", "3"]
 
 

@@ -18,16 +18,19 @@ given to the leader if that has lost it: what was deleted meanwhile is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
 
 from txnlog import names
 from txnlog.errors import ObjectNotFound
 from txnlog.names import LogFile
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
-from txnlog.replication.roots.epochs import Epoch, Member, may_be_asked
+from txnlog.replication.roots.epochs import Epoch, Member, may_be_asked, root_of
 from txnlog.replication.roots.same_bytes import is_sound
 from txnlog.replication.roots.slowness import time_for
+
+T = TypeVar("T")
 
 _MARKERS = {LogFile.COMMIT: LogFile.ABORT, LogFile.ABORT: LogFile.COMMIT}
 
@@ -39,11 +42,32 @@ def sound_of_former(agreement: Agreement, epoch: Epoch, name: str) -> bytes | No
     """
     if not is_of_log(name):
         return None
+
+    def read(former: Member) -> bytes | None:
+        ask = partial(agreement.ask, epoch, former, within_s=time_for(epoch))
+        data = ask(lambda storage: storage.get(name))
+        decided = is_sound(name, data) and was_decided(agreement, epoch, former, name)
+        return data if decided else None
+
+    return first_of_former(epoch, read)
+
+
+def first_of_former(epoch: Epoch, call: Callable[[Member], T | None]) -> T | None:
+    """What a call finds at the first former member where it finds anything; who fails has nothing.
+
+    A root of which one incarnation hangs is not waited for at another one.
+    """
+    hanging: set[str] = set()
     for former in may_be_asked(epoch):
-        with suppress(ObjectNotFound, MemberFailed):
-            data = agreement.ask_large(epoch, former, lambda storage: storage.get(name))
-            if is_sound(name, data) and was_decided(agreement, epoch, former, name):
-                return data
+        if root_of(former) not in hanging:
+            try:
+                if (found := call(former)) is not None:
+                    return found
+            except ObjectNotFound:
+                continue
+            except MemberFailed as failed:
+                if failed.is_slow:
+                    hanging.add(root_of(former))
     return None
 
 

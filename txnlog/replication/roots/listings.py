@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
 from types import TracebackType
@@ -188,14 +189,15 @@ def add_listing(
     folder: str = "",
     *,
     counts: Callable[[tuple[str, int]], bool] | None = None,
+    within_s: float | None = None,
 ) -> None:
-    """List what a member has below a folder, or of this what counts.
+    """List what a member has below a folder, or of this what counts; see :func:`portions`.
 
     Raises MemberFailed: it fails, or is not the same folder any more.
     """
     agreement.check_mark(epoch, member)
     try:
-        for some in portions(agreement, epoch, member, folder):
+        for some in portions(agreement, epoch, member, folder, within_s):
             listings.add(member, filter(counts, some))
     except ObjectNotFound as error:
         raise MemberFailed(member, error) from error
@@ -203,12 +205,13 @@ def add_listing(
 
 
 def portions(
-    agreement: Agreement, epoch: Epoch, member: Member, folder: str
+    agreement: Agreement, epoch: Epoch, member: Member, folder: str, within_s: float | None = None
 ) -> Iterator[list[tuple[str, int]]]:
-    """What a member has below a folder. Each portion may take long while the member answers.
+    """What a member has below a folder. Each portion may take ``within_s``, or, if None, long.
 
     Raises MemberFailed, ObjectNotFound.
     """
-    listed = agreement.ask(epoch, member, lambda storage: storage.list_all(folder))
-    while some := agreement.ask(epoch, member, lambda _: list(islice(listed, _AT_ONCE))):
+    ask = partial(agreement.ask, epoch, member, within_s=within_s)
+    listed = ask(lambda storage: storage.list_all(folder))
+    while some := ask(lambda _: list(islice(listed, _AT_ONCE))):
         yield some

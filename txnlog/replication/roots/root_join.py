@@ -39,12 +39,14 @@ from txnlog.replication.roots.epochs import (
     root_of,
     without,
 )
+from txnlog.replication.roots.former_members import first_of_former
 from txnlog.replication.roots.kept_data import Kept
 from txnlog.replication.roots.listings import Listings, add_listing, portions
 from txnlog.replication.roots.members import put_mark
 from txnlog.replication.roots.old_incarnations import delete_incarnation
 from txnlog.replication.roots.placed_data import copy_sound, list_whole, sound_source, source_of
 from txnlog.replication.roots.placement import is_placed, targets
+from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.soundness import (
     STORE,
     IsSound,
@@ -168,13 +170,15 @@ def _find_lacked(agreement: Agreement, epoch: Epoch, member: Member) -> Iterator
     By this process, or by one that has met it. Those that have left the set are asked, too.
     """
     lost: dict[str, dict[Member, set[str]]] = {}
-    others = [*(one for one in epoch.in_sync if one != epoch.leader), *may_be_asked(epoch)]
-    with Listings([*others, epoch.leader, member]) as listings:
+    others = [one for one in epoch.in_sync if one != epoch.leader]
+    with Listings([*others, *may_be_asked(epoch), epoch.leader, member]) as listings:
+        add = partial(add_listing, listings, agreement, epoch, counts=_is_framed)
         for one in others:
             with suppress(MemberFailed):
-                add_listing(listings, agreement, epoch, one, counts=_is_framed)
+                add(one)
+        first_of_former(epoch, partial(add, within_s=time_for(epoch)))
         for one in (epoch.leader, member):
-            add_listing(listings, agreement, epoch, one, counts=_is_framed)
+            add(one)
         for name, _ in listings.lacked_by(member):
             holders = listings.sizes_of(name)
             if epoch.leader in holders:
@@ -278,7 +282,8 @@ def _give_back(agreement: Agreement, epoch: Epoch, is_sound: IsSound, name: str)
     """Give the leader an object that has one writer, if it lacks it and anybody has it."""
     for member in (*epoch.members, *by_last_in_sync(epoch)):
         try:
-            agreement.ask(epoch, member, lambda storage: storage.size(name))
+            size = partial(agreement.ask, epoch, member, within_s=time_for(epoch))
+            size(lambda storage: storage.size(name))
         except ObjectNotFound:
             continue
         except MemberFailed:
