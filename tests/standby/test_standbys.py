@@ -742,6 +742,36 @@ def test_what_is_damaged_everywhere_is_named_and_copied_anew(
     assert values(txnlog.open(url), "t") == [b"one", b"two"]
 
 
+@pytest.mark.usefixtures("is_large")
+@pytest.mark.parametrize("is_mended", [False, True])
+def test_what_a_killed_round_has_left_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_mended: bool
+) -> None:
+    """It may have been damaged at the source, and copied as it was."""
+    store, standby, url = open_pair(tmp_path)
+    store.topics.create("t")
+    for value in (b"one", b"two"):
+        append(store, value)
+    damaged = min((tmp_path / "store").glob("topics/t/data/*/*.log"))
+    name = str(damaged.relative_to(tmp_path / "store"))
+    right = flip(damaged)
+
+    def stop(*_: object) -> None:
+        raise ProcessStopped
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Rounds, "put", stop)
+        with pytest.raises(ProcessStopped):
+            standby.follow()
+    assert (Path(url) / name).read_bytes() == damaged.read_bytes()
+    if not is_mended:
+        assert Follower(store, url).follow().lost == (name,)
+    damaged.write_bytes(right)
+    assert Follower(store, url).follow().lost == ()
+    assert (Path(url) / name).read_bytes() == right
+    assert values(txnlog.open(url), "t") == [b"one", b"two"]
+
+
 def test_what_a_round_shows_is_replaced_in_one_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,16 +79,21 @@ class DataFileCopier:
         self.files = 0
         self.bytes = 0
 
-    def copy(self, log: TopicLog, state: TopicState, shown_before: int) -> None:
+    def copy(
+        self, log: TopicLog, state: TopicState, shown_before: int, in_round_before: int = 0
+    ) -> None:
         """Copy the segments of a topic's state, and the manifests that it refers to.
 
         The state is the source's, or one that is cut from it; its segments are those of entries
-        before ``shown_before``. Raises SourceMoved: a file is gone because it was released since.
-        StorageError.
+        before ``shown_before``. What those before ``in_round_before`` have placed may have to be
+        copied again, and is not read to see whether it is whole: a round has said so.
+
+        Raises SourceMoved: a file is gone because it was released since. StorageError.
         """
         first, end = max(shown_before, self._reached.get(log.name, 0)), state.next_entry
         wanted: dict[str, FileKey] = {}
         placed: dict[str, list[SegmentDescription]] = {}
+        told: set[str] = set()
         for partition, segment in _placed_since(log, state, first):
             stored, start = segment.stored, state.partitions[partition].log_start_offset
             if stored.is_empty or segment.end_offset <= start:
@@ -100,17 +105,23 @@ class DataFileCopier:
                 stored.batch_count, stored.size_bytes, has_aborted=stored.has_aborted
             ):
                 wanted[path] = ref.file_key
+            if segment.entry < in_round_before:
+                told.add(ref.paths.log)
+
+        def is_whole(at: Storage, path: str) -> bool:
+            checks = (check_placed_segment(at, one) for one in placed.get(path, ()))
+            return not any(check.damages for check in checks)
+
+        def is_left_whole(at: Storage, path: str) -> bool:
+            return path in told or is_whole(at, path)
+
         if wanted:
-            there = self._left_over(log.name, wanted, is_first=first == 0)
+            there = self._left_over(log.name, wanted, is_left_whole, is_first=first == 0)
             self._is_known.discard(log.name)
             copied = [path for path in wanted if path not in there]
-
-            def is_whole(at: Storage, path: str) -> bool:
-                checks = (check_placed_segment(at, one) for one in placed.get(path, ()))
-                return not any(check.damages for check in checks)
-
             missing = [*self._copy(copied, is_whole)]
             there.update(set(copied).difference(missing))
+            self.lost -= there - self._damaged - told
             if missing:
                 self._judge_missing(log, state, {path: wanted[path] for path in missing})
         self._reached[log.name] = end  # a look for what is missing may have moved the state on
@@ -143,11 +154,14 @@ class DataFileCopier:
             raise SourceMoved(f"{folder} was tidied up while it was read")
         self._manifests[topic] = listing.files
 
-    def _left_over(self, topic: str, wanted: Iterable[str], *, is_first: bool) -> set[str]:
-        """Return which of these files a killed or failed attempt has copied.
+    def _left_over(
+        self, topic: str, wanted: Iterable[str], is_whole: IsSound, *, is_first: bool
+    ) -> set[str]:
+        """Return which of these files a killed or failed attempt has copied whole.
 
-        They are whole, since their names are unique; and durable when this returns. It takes
-        one listing if the topic is copied for the first time, else a request for each file.
+        They are durable when this returns. It takes one listing if the topic is copied for the
+        first time, else a request for each file; and each that no round has told of is read. What
+        was damaged at the source is lost until it is copied again.
         """
         there = self._there.setdefault(topic, set())
         if topic in self._is_known:
@@ -164,7 +178,7 @@ class DataFileCopier:
                 if not is_first:
                     self._target.size(path)
                 self._target.confirm(path)
-                there.add(path)
+                (there if is_whole(self._target, path) else self.lost).add(path)
 
         self._target.gather(partial(look, path) for path in unsure)
         return there

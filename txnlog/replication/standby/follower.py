@@ -460,7 +460,8 @@ class Follower:
         is_sure = known is not None and folder not in self._read_anew
         if isinstance(log, TopicLog) and isinstance(state, TopicState):
             with noticing_deletion(log, state):
-                self._data.copy(log, state, known.next_entry if known and is_sure else 0)
+                shown = known.next_entry if known else 0
+                self._data.copy(log, state, shown if is_sure else 0, shown)
             if _version_of(one, attempt) != version:
                 raise SourceMoved(f"{folder} has gone on, as a look for lost data has found")
         if version.shows_same(known):
