@@ -117,6 +117,21 @@ def test_so_does_a_leader(tmp_path: Path, hurt: str) -> None:
     assert values(reopened(tmp_path)) == ["1", "2", "3"]
 
 
+@pytest.mark.parametrize(("root", "other"), [(FIRST, SECOND), (SECOND, FIRST)])
+def test_a_root_that_is_taken_out_with_other_bytes_gives_none(
+    tmp_path: Path, root: str, other: str
+) -> None:
+    """`verify` has told to take it out for these: what it has counts no more as decided."""
+    wrong = (tmp_path / root / file(3)).read_bytes()
+    (tmp_path / root / file(2)).write_bytes(wrong)
+    Replicas(reopened(tmp_path)).remove("r0" if root == FIRST else "r1")
+    assert values(reopened(tmp_path)) == ["1", "2", "3"]
+    flip(tmp_path / other / file(2))
+    come_back(tmp_path, root[0])
+    new = objects(tmp_path / root[0] / "incarnation-00001")
+    assert new[file(2)] == (tmp_path / other / file(2)).read_bytes()
+
+
 def test_a_root_that_does_not_answer_is_taken_out_at_once(
     store: txnlog.Store, tmp_path: Path
 ) -> None:

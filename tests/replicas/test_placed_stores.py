@@ -23,7 +23,6 @@ from txnlog.errors import (
 from txnlog.names import parse_data_file
 from txnlog.replication import Reassigned, Replicas, open_replicas, root_names
 from txnlog.replication import replicas as admin_of_replicas
-from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.election import take_out
 from txnlog.replication.roots.epochs import (
     FACTOR,
@@ -143,10 +142,10 @@ def test_what_is_put_while_a_root_is_taken_out(
 ) -> None:
     """It was put at that root, too, after everything was copied."""
 
-    def take_out_later(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
+    def take_out_later(*told: Any, dry_run: bool = False, **how: Any) -> None:
         if not dry_run:
             write(reopened(tmp_path), "4")
-        take_out(agreement, root, dry_run=dry_run)
+        take_out(*told, dry_run=dry_run, **how)
 
     monkeypatch.setattr(admin_of_replicas, "take_out", take_out_later)
     Replicas(store).remove("r0")

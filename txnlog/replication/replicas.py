@@ -243,8 +243,8 @@ class Replicas:
         """Take a root out of the set, for instance before its disk is replaced.
 
         It stays out until :meth:`add` adds it again, even if ``replica.auto.return`` is
-        set. Nothing in it is deleted. If ``replication.factor`` is set, data that would be at too
-        few others is copied first.
+        set. Nothing in it is deleted. Its logs are read, and compared with another root's. If
+        ``replication.factor`` is set, data that would be at too few others is copied first.
 
         Args:
             root: its name, as in :meth:`describe`.
@@ -264,10 +264,10 @@ class Replicas:
         storage = self._go_by_controller()
         agreement = storage.agreement
         take_out(agreement, root, dry_run=True)
-        if not (force or dry_run):
-            share_logs(storage, root)  # it may alone have what the leader has lost
+        # It may alone have what the leader has lost.
+        diverged = not (force or dry_run) and share_logs(storage, root)
         if force or not places(agreement.refresh()):
-            take_out(agreement, root, dry_run=dry_run)
+            take_out(agreement, root, dry_run=dry_run, diverged=diverged)
             return []
         judge, replaced = self._sound_copies(), self._replaced_data()
         move = partial(reassign, agreement, is_sound=judge, is_replaced=replaced, deletes=False)
@@ -275,7 +275,7 @@ class Replicas:
         if dry_run:
             return before
         _check_copied(root, before)
-        take_out(agreement, root)
+        take_out(agreement, root, diverged=diverged)
         # Data put since, and data that others were about to delete because this root had it.
         after = move()
         _check_copied(f"{root}, which is out now: leave its disk as it is", after)

@@ -226,8 +226,12 @@ def _cannot_lead(epoch: Epoch, member: Member, failed: MemberFailed) -> NotEnoug
     return NotEnoughReplicas(f"{member} at {where} cannot lead: {failed}")
 
 
-def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
+def take_out(
+    agreement: Agreement, root: str, *, dry_run: bool = False, diverged: bool = False
+) -> None:
     """Propose an epoch without a root, which stays out until an operator adds it again.
+
+    ``diverged``: it has other bytes than those that stay.
 
     Raises InvalidOption: there is no such root, or it was taken out before. NotEnoughReplicas: no
     other one in sync answers, or the set has changed meanwhile. StorageError.
@@ -250,9 +254,9 @@ def take_out(agreement: Agreement, root: str, *, dry_run: bool = False) -> None:
         if heir is None:
             raise NotEnoughReplicas(f"{root} was not taken out: no other one in sync answers")
         if member != epoch.leader:
-            proposed = taken_out(without(epoch, member, who), root)
+            proposed = taken_out(without(epoch, member, who, diverged=diverged), root)
         else:
-            proposed = taken_out(elected(epoch, heir, who), root)
+            proposed = taken_out(elected(epoch, heir, who, diverged=diverged), root)
     if not dry_run:
         agreement.propose_alone(proposed)
 

@@ -30,9 +30,11 @@ from txnlog.replication.roots.epochs import (
     member_of,
     root_of,
 )
+from txnlog.replication.roots.former_members import is_of_log
 from txnlog.replication.roots.listings import BEHIND_SLASH, Listings, add_listing
 from txnlog.replication.roots.placement import is_placed, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
+from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.soundness import (
     STORE,
     IsSound,
@@ -138,17 +140,19 @@ def _untold(storage: Storage, name: str) -> None:
     """Of data nothing is read."""
 
 
-def share_logs(storage: ReplicatedStorage, leaving: str) -> None:
+def share_logs(storage: ReplicatedStorage, leaving: str) -> bool:
     """See to it that all in sync have what a root that leaves has of logs, if it answers.
 
-    Whoever lists a log does that; what fails is warned of. Raises StorageError: the controller
-    fails.
+    Whoever lists a log does that; what fails is warned of. Returns whether it has other bytes than
+    the leader, or, if it leads, than the next one; for that all that both have is read.
+
+    Raises StorageError: the controller fails.
     """
     agreement = storage.agreement
     epoch = agreement.refresh()
     member = member_of(epoch, leaving)
     if member not in epoch.in_sync or not agreement.answers(epoch, member):
-        return  # it may be out because it does not answer: nothing is to be had of it
+        return False  # it may be out because it does not answer: nothing is to be had of it
     members = [one for one in epoch.in_sync if one == member or agreement.answers(epoch, one)]
     with Listings(members) as listings:
         try:
@@ -159,13 +163,32 @@ def share_logs(storage: ReplicatedStorage, leaving: str) -> None:
                 )
         except MemberFailed as failed:
             _logger.warning(_NOT_SHARED, leaving, "all logs", failed)
-            return
+            return False
         folders = {name.rpartition("/")[0] for name in listings.differing()}
         for folder in sorted(filter(names.is_log_folder, folders)):
             try:
                 storage.list_names(folder)
             except NotEnoughReplicas as error:
                 _logger.warning(_NOT_SHARED, leaving, folder, error)
+        stay = (one for one in epoch.members if one in members and one != member)
+        other = next(stay, member)
+        differs = partial(_differs, agreement, epoch, member, other)
+        logs = filter(is_of_log, listings.names())
+        while some := list(islice(logs, _AT_ONCE)):
+            if any(agreement.controller.storage.gather(partial(differs, name) for name in some)):
+                return True
+    return False
+
+
+def _differs(agreement: Agreement, epoch: Epoch, one: Member, other: Member, name: str) -> bool:
+    """Whether two members have an object with other bytes, each as it was written."""
+    ask = partial(agreement.ask, epoch, within_s=time_for(epoch))
+    try:
+        data, others = (ask(member, lambda storage: storage.get(name)) for member in (one, other))
+    except (ObjectNotFound, MemberFailed):
+        return False
+    is_whole = same_bytes.is_sound(name, data) and same_bytes.is_sound(name, others)
+    return bool(is_whole) and not same_bytes.says_the_same(name, data, others)
 
 
 def _doubtful(
