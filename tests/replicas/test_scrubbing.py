@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.support.replication.replica_folders import (
 )
 from txnlog.errors import InvalidConfig
 from txnlog.replication import Replicas, Scrubbed, ScrubNote, root_names
-from txnlog.replication.roots import scrub
+from txnlog.replication.roots import scrub, verification
 from txnlog.results import MaintenanceFailure
 from txnlog.storage.adapters.local import LocalStorage
 
@@ -138,6 +139,22 @@ def test_what_cannot_be_read_is_damaged_and_nothing_else_waits(
     root = "r0" if where == FIRST else "r1"
     assert all(f"`txnlog replicas remove` {root}, and" in one.detail for one in told)
     assert len(told) == len(left)
+
+
+def test_what_is_deleted_when_it_could_not_be_read_ends_nothing(
+    store: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = min((tmp_path / SECOND).glob("topics/t/data/*/*.log"))
+    break_sector(monkeypatch, path)
+    check = verification._check_unread
+
+    def then_delete(*told: Any) -> None:
+        check(*told)
+        path.unlink(missing_ok=True)
+
+    monkeypatch.setattr(verification, "_check_unread", then_delete)
+    assert [(one.found, one.repaired) for one in until_over(tmp_path)] == [(1, 1)]
+    assert path.read_bytes() == objects(tmp_path / FIRST)[str(path.relative_to(tmp_path / SECOND))]
 
 
 def test_nobody_else_has_what_cannot_be_read(

@@ -312,17 +312,18 @@ class _Judge:
             return _Copy(size_bytes, digest)
 
         ask = partial(self._agreement.ask, epoch, member)
-        try:
+        with suppress(ObjectNotFound):  # also if it is deleted after it could not be read
             with suppress(MemberFailed):
                 return ask(read)
-            return ask(read)
-        except ObjectNotFound:
-            return None
-        except MemberFailed as failed:
-            _check_unread(self._agreement, epoch, failed)
-            if not names.is_unique(name):
-                self.unread.add((member, name))
-            return _Copy(ask(lambda storage: storage.size(name)), None, str(failed))
+            try:
+                return ask(read)
+            except MemberFailed as failed:
+                _check_unread(self._agreement, epoch, failed)
+                size_bytes = ask(lambda storage: storage.size(name))
+                if not names.is_unique(name):
+                    self.unread.add((member, name))
+                return _Copy(size_bytes, None, str(failed))
+        return None
 
     def _compare(self, epoch: Epoch, name: str, nowhere: list[str]) -> ReplicaDifference | None:
         """What is wrong with an object; a name that nobody has is added to ``nowhere``."""
