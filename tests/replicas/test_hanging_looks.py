@@ -26,7 +26,7 @@ from txnlog.replication.examination import _check_pointers
 from txnlog.replication.roots import slowness
 from txnlog.replication.roots.agreement import MemberFailed
 from txnlog.replication.roots.epoch_cleaning import clean_epochs
-from txnlog.replication.roots.epochs import Root
+from txnlog.replication.roots.epochs import Epoch, Root
 from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replication.roots.scrub import scrub
@@ -56,6 +56,23 @@ def storage(tmp_path: Path) -> ReplicatedStorage:
 def read(_: Path, storage: ReplicatedStorage) -> None:
     with pytest.raises(StorageError, match="Without it everything can be read while all roots"):
         storage.agreement.refresh()
+
+
+def test_one_thread_may_learn_that_the_controller_is_back_while_another_asks(
+    tmp_path: Path, storage: ReplicatedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agreement, lag_s = storage.agreement, vars(Epoch)["lag_s"].fget
+    agreement.refresh()
+    lose(tmp_path / "control")
+    agreement.refresh()
+    assert agreement.lost is not None
+
+    def learn_meanwhile(epoch: Epoch) -> object:
+        agreement.lost = None
+        return lag_s(epoch)
+
+    monkeypatch.setattr(Epoch, "lag_s", property(learn_meanwhile))
+    assert agreement.refresh().number == 0
 
 
 def recover(folder: Path, _: ReplicatedStorage) -> None:

@@ -204,24 +204,24 @@ class Agreement:
         if self.find_kept is None or not self.observes:
             self.lost = None
             return self.ask_controller(partial(self.controller.newest, known))
-        if self.lost is None or known is None or now_s - self._asked_s > known.lag_s:
+        lost = self.lost  # other threads ask, too
+        if lost is None or known is None or now_s - self._asked_s > known.lag_s:
             self._asked_s = now_s
             try:
                 newest = self.ask_controller(partial(self.controller.newest, known))
             except (CorruptEntry, NotAStore, StorageError) as error:
-                if self.lost is None:
+                if lost is None:
                     _logger.warning("replicas: reading goes on without the controller: %s", error)
-                self.lost = error
+                self.lost = lost = error
             else:
                 self.lost = None
                 return newest
-        assert self.lost is not None
         try:
             kept = self.find_kept(self.slowness, known, 0 if known is None else known.number)
         except TxnlogError as error:
-            kind = CorruptEntry if isinstance(self.lost, CorruptEntry) else StorageError
+            kind = CorruptEntry if isinstance(lost, CorruptEntry) else StorageError
             raise kind(
-                f"{self.lost}. Without it everything can be read while all roots answer: {error}"
+                f"{lost}. Without it everything can be read while all roots answer: {error}"
             ) from error
         found = kept[-1]
         if found.controller != ("" if known is None else known.controller):
