@@ -164,7 +164,7 @@ def run_within(
         if (asked or over) and job.wait(for_s - first_s, over):
             break
         if over is not None and over.result:
-            raise NoAnswer("it is over, and was waited for no longer")
+            raise NoAnswer("others go on without it, so it was waited for no longer")
         waited_s += for_s
         if asked is None or not asked.result:
             raise NoAnswer(f"there was no answer for {waited_s:.3g} s")

@@ -32,8 +32,15 @@ if TYPE_CHECKING:
 _Java: TypeAlias = Any
 """What py4j hands out of the JVM."""
 
-FILE_NUMBER = "CAST(unix_millis({metadata}.file_modification_time) AS INT)"
-"""The number of a row's file among those of its relation, as SQL."""
+FILE_NUMBER = (
+    "IF(unix_millis({metadata}.file_modification_time) < 2147483648, "
+    "CAST(unix_millis({metadata}.file_modification_time) AS INT), CAST(raise_error("
+    "'this frame of a topic was refreshed, which it cannot be: read the topic again') AS INT))"
+)
+"""The number of a row's file among those of its relation, as SQL.
+
+The file that a refresh finds has none. Spark asks for it before it opens a file, to leave some out.
+"""
 
 _ROOMS = (18, 19, 20, 22, 24, 28)
 """Sixteenths of its share that a task may have room for."""
@@ -189,7 +196,7 @@ def read_in_order(
     known = jvm(f"{_SOURCES}.SharedInMemoryCache")(_UNBOUNDED, -1).createForNewClient()
     known.putLeafFiles(folder, _file_statuses(jvm, len(files.names), listing))
     # A refresh lists both. The first is not there, so that it would find no rows and say nothing;
-    # now it finds a file that is no Parquet, with which every read fails.
+    # now it finds a file that is no Parquet and has no number, with which every read fails.
     other = jvm("org.apache.hadoop.fs.Path")(f"{root}/{STORE_FILE}")
     known.putLeafFiles(other, jvm.gateway.new_array(jvm(_FILE_STATUS), 0))
     to_map = convert.toScalaMap

@@ -215,8 +215,9 @@ def test_many_files_are_planned_without_a_job(spark: SparkSession, store: Store)
 
 def test_a_refreshed_frame_is_never_empty(spark: SparkSession, store: Store) -> None:
     """Its files lie in no folder of that name: a listing of it finds nothing."""
-    store.topics.create("t", schema=NUMBERED)
-    send_numbers(store, 0, 10)
+    store.topics.create("t", partitions=2, schema=NUMBERED)
+    send_numbers(store, 0, 5, 0)
+    send_numbers(store, 5, 10, 1)
     frame = read(spark, store, "t", native=True)
     frame.createOrReplaceTempView("refreshed")
     assert spark.table("refreshed").count() == 10
@@ -225,6 +226,29 @@ def test_a_refreshed_frame_is_never_empty(spark: SparkSession, store: Store) -> 
         with pytest.raises((PySparkException, Py4JJavaError), match="json is not a Parquet file"):
             again.collect()
     assert read(spark, store, "t", native=True).count() == 10
+
+
+@pytest.mark.parametrize("ansi", [True, False])
+def test_a_refreshed_frame_is_never_empty_by_its_places(
+    spark: SparkSession, store: Store, ansi: bool
+) -> None:
+    """Spark leaves out files by what is the same in all of one, before it opens any."""
+    store.topics.create("t", partitions=3, schema=NUMBERED)
+    for partition in range(3):
+        send_numbers(store, 0, 5, partition)
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        frame = read(spark, store, "t", columns=["id", "_partition"], native=True)
+        chosen = frame.where("_partition = 1")
+        assert chosen.count() == 5
+        frame.createOrReplaceTempView("placed")
+        spark.sql("REFRESH TABLE placed")
+        for again in (chosen, spark.table("placed").where("_partition IN (0, 1)")):
+            with pytest.raises((PySparkException, Py4JJavaError), match="read the topic again"):
+                again.collect()
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", str(before))
 
 
 def test_spark_is_told_how_much_it_is(spark: SparkSession, store: Store) -> None:

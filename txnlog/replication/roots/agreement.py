@@ -171,6 +171,8 @@ class Agreement:
         self.lost: TxnlogError | None = None
         """Why the controller tells nothing; None if it did so when it was last asked."""
         self._asked_s = 0.0
+        self._looking = threading.Lock()
+        """Held while somebody asks beside a request whether its member is out."""
         self.left_damaged: set[tuple[Member, str]] = set()
         """Objects that are not as they were written, and that nobody can do anything about."""
 
@@ -194,8 +196,10 @@ class Agreement:
     def refresh(self) -> Epoch:
         """The newest epoch there is."""
         began = next(self._moments)
-        self._epoch = newest = self._find_newest(self._epoch)
-        self._looked[newest.number] = began
+        newest = self._find_newest(self._epoch)
+        if self._epoch is None or newest.number >= self._epoch.number:
+            self._epoch = newest  # else one that began later has ended before
+        self._looked[newest.number] = max(began, self._looked.get(newest.number, -1))
         return newest
 
     def _find_newest(self, known: Epoch | None) -> Epoch:
@@ -442,10 +446,15 @@ class Agreement:
 
     def _is_out(self, epoch: Epoch, member: Member) -> bool:
         """Whether others have put a member out meanwhile: nobody waits for it any more."""
-        if self.lost is None and member in epoch.members:
-            with suppress(TxnlogError):
-                return member not in self.refresh().members
-        return False
+        if self.lost is not None or member not in epoch.members:
+            return False
+        if self._looking.acquire(blocking=False):  # one look is enough for all that wait
+            try:
+                with suppress(TxnlogError):
+                    self.refresh()
+            finally:
+                self._looking.release()
+        return self._epoch is not None and member not in self._epoch.members
 
     def _goes_on(self, epoch: Epoch, member: Member, may_be_large: bool) -> bool:
         """Whether a request that takes long is waited for."""
