@@ -157,7 +157,6 @@ def run_within(
     """See :class:`RunWithin`."""
     job = _begin(call)
     first_s = for_s if go_on is None and is_over is None else _ASKED_AFTER * for_s
-    waited_s = 0.0
     while not job.wait(first_s):
         # In the time that the call has left: one after the other would take twice as long.
         asked, over = (None if ask is None else _begin(ask) for ask in (go_on, is_over))
@@ -165,9 +164,8 @@ def run_within(
             break
         if over is not None and over.result:
             raise NoAnswer("others go on without it, so it was waited for no longer")
-        waited_s += for_s
         if asked is None or not asked.result:
-            raise NoAnswer(f"there was no answer for {waited_s:.3g} s")
+            raise NoAnswer(f"there was no answer for {for_s:.3g} s")
     if job.error is not None:
         raise job.error
     return cast("T", job.result)

@@ -364,8 +364,7 @@ class Agreement:
 
         After ``within_s`` the member is slow; None if the call makes many requests, each of which
         has as long as others. If the answer ``may_be_large``, it is slow if it does not even show
-        its mark within that time, or after ten times that. The same holds while this process checks
-        the member's server.
+        its mark within that time. The same holds while this process checks the member's server.
         ``put_bytes``: it is a put of so many, and has the time for that.
 
         Raises ObjectNotFound, MemberFailed.
@@ -385,22 +384,8 @@ class Agreement:
         return self._make(epoch, member, make, put_bytes)
 
     def ask_large(self, epoch: Epoch, member: Member, call: Callable[[Storage], T]) -> T:
-        """:meth:`ask`, once, for what may be large: nobody is slow for that while it comes."""
+        """:meth:`ask`, once, for what may be large: nobody is slow for that."""
         return self.ask(epoch, member, call, within_s=time_for(epoch), may_be_large=True)
-
-    def ask_one_of(self, epoch: Epoch, member: Member, call: Callable[[Storage], T]) -> T:
-        """Ask for what others have, too: soon these are asked, and nobody is slow for that.
-
-        Raises ObjectNotFound, MemberFailed.
-        """
-        who = f"{member}, one of several"  # that these are late says nothing of others
-        is_out = partial(self._is_out, epoch, member)
-
-        def make(storage: Storage) -> T:
-            reads = partial(call, storage)
-            return self.slowness.ask(who, reads, time_for(epoch), is_over=is_out)
-
-        return self._make(epoch, member, make, may_be_late=True)
 
     def _make(
         self,
@@ -408,8 +393,6 @@ class Agreement:
         member: Member,
         make: Callable[[Storage], T],
         put_bytes: int | None = None,
-        *,
-        may_be_late: bool = False,
     ) -> T:
         """Make a request, and note whether the member has answered."""
         began_s = self.clock.monotonic_s()
@@ -423,8 +406,7 @@ class Agreement:
             self._note_answer(member)
             raise
         except StorageError as error:
-            if not (may_be_late and isinstance(error, TookTooLong)):
-                self._note_failure(epoch, member, began_s)
+            self._note_failure(epoch, member, began_s)
             is_gone = isinstance(error, MarkGone)
             raise MemberFailed(member, error, useless=is_gone, put_bytes=put_bytes) from error
         self._note_answer(member)

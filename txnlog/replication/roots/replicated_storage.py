@@ -300,17 +300,12 @@ class ReplicatedStorage(Storage):
         if name == names.STORE_FILE and epoch.allows_unclean:
             members += by_last_in_sync(epoch)  # one of those may lead next
         for member in members:
-            with suppress(ObjectNotFound, MemberFailed):
-                return self._ask_one_of(epoch, members, member, call)
+            try:
+                return self._ask(epoch, member, call)
+            except (ObjectNotFound, MemberFailed):
+                continue
         # None of those that were members once: it is the newest epoch's that tell.
         return self.agreement.settle(partial(self._read_of_any, name, call))
-
-    def _ask_one_of(
-        self, epoch: Epoch, several: Sequence[Member], member: Member, call: Callable[[Storage], T]
-    ) -> T:
-        # A file may hang alone: the next one is asked before this one is slow.
-        ask = self._ask if member == several[-1] else self.agreement.ask_one_of
-        return ask(epoch, member, call)
 
     def copies_of(self, name: str) -> Sequence[Storage]:
         check_name(name)
@@ -365,7 +360,7 @@ class ReplicatedStorage(Storage):
         if self._knows(epoch, name):
             for member in epoch.in_sync:
                 try:
-                    return self._ask_one_of(epoch, epoch.in_sync, member, call)
+                    return self._ask(epoch, member, call)
                 except ObjectNotFound:
                     break  # deleted, or never there: the newest epoch tells
                 except MemberFailed:

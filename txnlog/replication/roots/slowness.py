@@ -25,9 +25,8 @@ _BYTES_A_SECOND: Final = 1 << 20
 """The speed by which larger requests get more time: slower than any useful root."""
 _NAMES_A_SECOND: Final = 100
 MOST_LAGS: Final = 10
-"""How many times the lag the check of a server may take, what may be large and shows its mark, or a
-request without which nothing can be done: of who writes to the controller, of an operator to a new
-root or a new controller.
+"""How many times the lag the check of a server may take, or a request without which nothing can be
+done: of who writes to the controller, of an operator to a new root or a new controller.
 """
 _MOST_LEFT: Final = 8
 _LOCK: Final = ForkSafeLock()
@@ -72,14 +71,10 @@ class Slowness:
         """Make a request. Raises TookTooLong, and what the call raises.
 
         After one without an answer there is none for ``pause_s``; if None, for as long as one may
-        take. If to ``go_on`` is right, it has ``MOST_LAGS`` times as long: a file may hang alone.
+        take.
         """
         self._check(member, within_s if pause_s is None else pause_s)
         token, ended = object(), []
-        more = iter(range(1, MOST_LAGS))
-
-        def goes_on() -> bool:
-            return next(more, None) is not None and (go_on is None or go_on())
 
         def run() -> T:
             try:
@@ -90,7 +85,7 @@ class Slowness:
                     self._left.get(member, {}).pop(token, None)
 
         try:
-            return self._run_within(run, within_s, go_on and goes_on, is_over)
+            return self._run_within(run, within_s, go_on, is_over)
         except NoAnswer as error:
             with _LOCK.mutex:
                 if not ended:
