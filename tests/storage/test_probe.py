@@ -494,7 +494,7 @@ def test_an_incarnation_that_is_deleted_says_nothing_of_its_server(
 
     def delete_then(*told: Any) -> None:
         create_twice(*told)
-        delete_incarnation(opener.at(Root(root), "r0-0", "made"))
+        delete_incarnation(opener.at(Root(root), "r0-0", "made"), "r0-0-made.json")
 
     monkeypatch.setattr(probe_module, "_check_create_twice", delete_then)
     since = len(s3_requests)

@@ -480,7 +480,8 @@ def work_ahead(calls: Iterable[SizedCall[T]]) -> Generator[T]:
             begun = Begun(call)
             waiting.append(((size_bytes, call), begun))
             with suppress(RuntimeError):  # at the interpreter's exit no thread can be started
-                threads.ask(begun.run)
+                if os.getpid() == process:  # a child of a fork runs them itself
+                    threads.ask(begun.run)
             held_bytes += size_bytes
         while waiting:
             yield take()

@@ -213,8 +213,11 @@ class Controller:
         path = root_names.epoch_file(epoch.number)
         data = _encode(epoch)
         if epoch.number:
-            with suppress(CorruptEntry):
-                _check_own(self.at(0, storage), epoch, storage)
+            first = None
+            with suppress(TxnlogError):  # a place that is gone takes no epoch either
+                first = self.at(0, storage)
+            if first is not None:
+                _check_own(first, epoch, storage)
         try:
             if storage.put_if_absent(path, data):
                 return self._counts(storage, epoch)

@@ -120,7 +120,11 @@ def forget(
                 agreement.propose_alone(forgotten(epoch, member, who))
             _check_out(agreement.refresh(), member)
         done = agreement.ask(
-            epoch, member, lambda found: delete_incarnation(found, dry_run=dry_run)
+            epoch,
+            member,
+            lambda found: delete_incarnation(
+                found, root_names.member_mark(member, epoch.store), dry_run=dry_run
+            ),
         )
     except MemberFailed as failed:
         raise failed.error from failed
@@ -354,14 +358,20 @@ def check_root(storage: ReplicatedStorage, epoch: Epoch, root: str) -> None:
         raise StoreExists(f"{where} is of another store, or of another root than {root}")
 
 
-def delete_incarnation(storage: Storage, *, dry_run: bool = False) -> tuple[int, int] | None:
+def delete_incarnation(
+    storage: Storage, own_mark: str, *, dry_run: bool = False
+) -> tuple[int, int] | None:
     """Delete all below a member's folder, its marks first: how many objects, and their bytes.
 
-    No later epoch may be able to name it. None: there was nothing.
+    No later epoch may be able to name it. None: there was nothing. Raises StoreExists: it has
+    marks, and not the member's own.
     """
     inner = without_mark(storage)
     marks = inner.list_names(root_names.MEMBER_MARKS)
     found_any = bool(marks)
+    owners = [mark for mark in marks if not root_names.is_trim_note(mark)]
+    if owners and own_mark.rpartition("/")[2] not in owners:
+        raise StoreExists(f"{storage.url} is another store's: has the root's disk been exchanged?")
     if not dry_run:
         inner.delete([f"{root_names.MEMBER_MARKS}/{mark}" for mark in marks])
         inner.abort_uploads(inner.list_unfinished_uploads())

@@ -189,7 +189,8 @@ def _ask_roots(
         raise InvalidOption(
             f"{given.url} is no root of a replicated store, or is not mounted: name a root"
         ) from error
-    hints = _Kept(opener, {mark.controller, old}, slowness, known, first)
+    store = "" if known is None else known.store
+    hints = _Kept(opener, {mark.controller, old}, slowness, known, first, store)
     hints.look(mark.member, given)
     epoch = hints.newest()
     if epoch is None:

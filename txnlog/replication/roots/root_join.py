@@ -23,6 +23,7 @@ import msgspec
 
 from txnlog import names
 from txnlog.errors import NotEnoughReplicas, ObjectNotFound, TxnlogError
+from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.copies import copy_between, put_at
 from txnlog.replication.roots.epoch_notes import note_epoch
@@ -134,7 +135,8 @@ def _give_up(agreement: Agreement, member: Member, why: str) -> None:
         # It may be in sync, by an epoch whose put had an unknown outcome.
         if member not in epoch.members and member not in epoch.left:
             agreement.check_mark(epoch, member)  # another store's disk may be in its place
-            agreement.ask(epoch, member, delete_incarnation)
+            mark = root_names.member_mark(member, epoch.store)
+            agreement.ask(epoch, member, lambda found: delete_incarnation(found, mark))
 
 
 def _begin(agreement: Agreement, epoch: Epoch, root: str, url: str) -> tuple[Epoch, Member]:

@@ -185,7 +185,10 @@ def _differs(agreement: Agreement, epoch: Epoch, one: Member, other: Member, nam
     ask = partial(agreement.ask, epoch, within_s=time_for(epoch))
     try:
         data, others = (ask(member, lambda storage: storage.get(name)) for member in (one, other))
-    except (ObjectNotFound, MemberFailed):
+    except ObjectNotFound:
+        return False
+    except MemberFailed as error:
+        _logger.warning(_NOT_SHARED, one, name, error)
         return False
     is_whole = same_bytes.is_sound(name, data) and same_bytes.is_sound(name, others)
     return bool(is_whole) and not same_bytes.says_the_same(name, data, others)

@@ -178,7 +178,13 @@ class DataFileCopier:
                 if not is_first:
                     self._target.size(path)
                 self._target.confirm(path)
-                (there if is_whole(self._target, path) else self.lost).add(path)
+                try:
+                    found = is_whole(self._target, path)
+                except ObjectNotFound:
+                    raise
+                except StorageError:  # what cannot be read is as what is damaged
+                    found = False
+                (there if found else self.lost).add(path)
 
         self._target.gather(partial(look, path) for path in unsure)
         return there
@@ -243,7 +249,7 @@ class DataFileCopier:
         """A round may show it: where the storage can, its name is never free."""
         try:
             put_same(self._target, path, data)
-        except Diverged:
+        except (Diverged, StorageError):
             if path not in self.lost:  # else it was damaged everywhere before
                 raise
             try:
