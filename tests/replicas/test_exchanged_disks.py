@@ -10,6 +10,7 @@ import pytest
 
 import txnlog
 from tests.support.replication.replica_folders import (
+    SECOND,
     lose,
     make_with,
     make_written,
@@ -20,12 +21,16 @@ from tests.support.replication.replica_folders import (
     write,
 )
 from tests.support.replication.replica_world import Roots
-from txnlog.errors import NotEnoughReplicas, StorageError
+from txnlog.errors import NotEnoughReplicas, StorageError, StoreExists
 from txnlog.replication import Replicas, open_replicas, root_names
 from txnlog.replication.roots import root_join
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.epoch_notes import encode_epoch
 from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.replication.roots.old_incarnations import delete_incarnation
+from txnlog.replication.roots.replicated_storage import find_replicated
+from txnlog.storage import open_storage
+from txnlog.storage.adapters.local import LocalStorage
 from txnlog.testing import VirtualClock
 
 
@@ -112,6 +117,39 @@ def test_the_controllers_disk(store: txnlog.Store, tmp_path: Path, *, is_longer:
     Replicas(store).remove("r1")
     (tmp_path / "alias").symlink_to(tmp_path / "b")
     assert values(reopened(tmp_path, "alias")) == ["1", "2"]
+
+
+def test_an_incarnation_of_another_store_is_not_deleted(
+    store: txnlog.Store, tmp_path: Path
+) -> None:
+    replicated = find_replicated(store.storage)
+    assert replicated is not None
+    own = replicated.agreement.epoch().store
+    exchange(tmp_path, "b")
+    there = objects(tmp_path / SECOND)
+    with pytest.raises(StoreExists, match="another store's"):
+        delete_incarnation(open_storage(tmp_path / SECOND), root_names.member_mark("r1-0", own))
+    assert objects(tmp_path / SECOND) == there != {}
+
+
+def test_a_first_epoch_that_cannot_be_read_stops_no_election(
+    store: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked whose it is, and tells nothing."""
+    replicas = Replicas(store)
+    replicas.describe()
+    get, asked = LocalStorage.get, []
+
+    def unreadable(storage: LocalStorage, name: str) -> bytes:
+        if storage.url == str(tmp_path / "control") and name == root_names.epoch_file(0):
+            asked.append(name)
+            raise StorageError("an unreadable sector")
+        return get(storage, name)
+
+    monkeypatch.setattr(LocalStorage, "get", unreadable)
+    replicas.remove("r1")
+    assert asked
+    assert replicas.describe().in_sync == ("r0-0",)
 
 
 def test_a_server_with_another_stores_disk() -> None:
