@@ -373,7 +373,7 @@ class Store:
             OffsetOutOfRange: some of the added records have been deleted since; with ``pre_images``
                 also if some that ``since`` had were.
             SnapshotExpired: with ``pre_images``, keys were purged since.
-            InvalidOption: ``since`` is later than ``until``, one of them is not valid, or
+            InvalidOption: ``since`` has more than ``until``, one of them is not valid, or
                 ``pre_images`` and the topic's schema has no key.
         """
         take = take_feed if pre_images else take_changes

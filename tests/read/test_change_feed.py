@@ -137,7 +137,7 @@ def test_what_it_refuses(store: Store) -> None:
     )
     with pytest.raises(InvalidOption, match="a column '_change' of its own"):
         store.changes("own", store.snapshot("own"), pre_images=True)
-    with pytest.raises(InvalidOption, match="later than until"):
+    with pytest.raises(InvalidOption, match="more than until"):
         store.changes("people", store.snapshot("people"), since, pre_images=True)
 
 

@@ -275,8 +275,8 @@ def end_no_earlier(view: TopicView, token: SnapshotToken) -> TopicView:
 def added_since(view: TopicView, token: SnapshotToken) -> dict[int, int]:
     """By partition, the offset from which on a view has records that a token's snapshot lacks.
 
-    Raises InvalidOption: the view is older, or the token not of its topic. OffsetOutOfRange: some
-    added records were deleted. UnknownTopicOrPartition: the topic was recreated since.
+    Raises InvalidOption: the view has less, or the token is not of its topic. OffsetOutOfRange:
+    some added records were deleted. UnknownTopicOrPartition: the topic was recreated since.
     """
     ends = pinned_offsets(token, view.topic, view.topic_id).ends
     starts = {
@@ -288,7 +288,9 @@ def added_since(view: TopicView, token: SnapshotToken) -> dict[int, int]:
         end = view.partitions[number].end_offset if number < len(view.partitions) else 0
         if since_end > end:
             raise InvalidOption(
-                f"since is later than until: {view.topic}:{number} ended at {since_end} and {end}"
+                f"since has more than until: {view.topic}:{number} ended at {since_end} and {end}. "
+                "It is later, or until was taken while a transaction was open, which hid what "
+                "stood behind it"
             )
     for number, part in enumerate(view.partitions):
         if starts[number] < min(part.left_from, part.end_offset):
