@@ -19,6 +19,9 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTEST_DEBUG_TEMPROOT := $(shell df -Pk /dev/shm 2>/dev/null | \
     awk 'NR == 2 && $$4 > 4000000 && $$6 == "/dev/shm" { print $$6 }')
 
+# One more than cores: in a third of the time that they take, tests wait.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo demo-tables test test-more test-stores test-ui test-matrix test-cluster lint format bench soak soak-replicas measure docs venv wheel dist
@@ -35,10 +38,10 @@ demo-tables: java venv  ## Run the flights as typed topics, and their tables in 
 	@PYTHONSAFEPATH=1 .venv/bin/python examples/flights_tables.py $(ARGS)
 
 test: java venv .venv/spark-classes.jsa  ## Run the tests; ARGS="tests/segments -k index" narrows them, MORE=1 runs both tiers
-	.venv/bin/pytest -n auto --dist loadgroup -m "$(if $(MORE),,not more and )not slow and not cluster and not stores and not browser" $(ARGS)
+	.venv/bin/pytest -n $(WORKERS) --dist loadgroup -m "$(if $(MORE),,not more and )not slow and not cluster and not stores and not browser" $(ARGS)
 
 test-more: java venv .venv/spark-classes.jsa  ## Run what seldom fails alone: Spark jobs of their own, many seeds and orders
-	.venv/bin/pytest -n auto --dist loadgroup -m "more and not slow and not cluster and not stores and not browser" $(ARGS)
+	.venv/bin/pytest -n $(WORKERS) --dist loadgroup -m "more and not slow and not cluster and not stores and not browser" $(ARGS)
 
 test-stores: export PYTEST_DEBUG_TEMPROOT :=  # a real disk beneath the servers
 test-stores: java venv  ## Run the tests on real servers, MinIO and the like; ARGS="-k minio" narrows them

@@ -20,6 +20,7 @@ import tests
 import txnlog
 from tests.support.steps import new_store
 from tests.support.storage.disturbed_storages import HookedStorage
+from tests.support.tiers import leave_to_more
 from txnlog.admin.topics import TYPED_DEFAULTS
 from txnlog.storage import open_storage
 from txnlog.storage.adapters.local import LocalStorage
@@ -58,6 +59,12 @@ def pytest_configure() -> None:
 def pytest_report_header() -> str:
     """Which txnlog it is that is tested."""
     return f"txnlog: {Path(txnlog.__file__).parent}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before `-m` chooses by marks: which cases are left to `make test-more`."""
+    leave_to_more(items)
 
 
 def pytest_collection_finish() -> None:

@@ -91,6 +91,7 @@ MEANWHILE: dict[str, Step] = {
 UNDER = {"delete": [does for does in DOES if does != "compact"], "compact": [*DOES]}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("meanwhile", MEANWHILE)
 @pytest.mark.parametrize(
     ("does", "policy"), [(does, policy) for policy, verbs in UNDER.items() for does in verbs]

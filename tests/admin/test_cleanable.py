@@ -207,6 +207,7 @@ class Life:
             base += 1
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("tombstones", [False, True])
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 @pytest.mark.parametrize("touched_share", [0, 0.02, 0.3])

@@ -405,6 +405,7 @@ def test_retention_is_for_topics_that_delete(clock: VirtualClock) -> None:
     assert pairs(store) == []
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("record_format", ["auto", "kafka"])
 @pytest.mark.parametrize("limit", ["retention.ms", "retention.bytes"])
 def test_retention_goes_on_where_keys_are_updated_at_random(
@@ -450,6 +451,7 @@ def test_segments_of_keys_that_nobody_updates_are_joined(clock: VirtualClock) ->
     assert [record.offset for record in read(store)] == [*range(3 * rounds)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("least_ms", "most_ms"), [(3_600_000, 3_600_000), (3_600_000, 7_200_000), (3_600_000, None)]
 )
@@ -791,6 +793,7 @@ def test_a_dict_is_the_model(
     assert read(another(store)) == [known[at] for at in sorted(known)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("group_bytes", [1, 1 << 30])
 @pytest.mark.parametrize("trims", [False, True])
 def test_where_nothing_is_left_is_remembered_once(
@@ -844,6 +847,7 @@ def test_a_cut_before_the_newer_record_shows_the_older_one(store: Store) -> None
     assert snapshot.scan("u").to_arrow()["value"].to_pylist() == [b"new"]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("appends", [0, 200], ids=["newest", "settled"])
 @pytest.mark.parametrize("way", ["purged", "vacuumed", "vacuumed before the delay", "neither"])
 def test_a_cut_before_the_newer_record_needs_the_older_one(

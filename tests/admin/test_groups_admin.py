@@ -579,6 +579,7 @@ def test_a_group_is_as_old_as_its_last_activity(
             assert found == expected, (idle_ms, dry_run)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("is_member", [False, True])
 @pytest.mark.parametrize("retention_ms", [-1, DAY_MS, 30 * DAY_MS])
 def test_a_quiet_consumer_keeps_its_group(

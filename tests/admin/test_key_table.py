@@ -52,6 +52,7 @@ def some_keys(rng: random.Random, count: int, distinct: int) -> list[bytes | Non
     return [rng.choice([None, *keys] if rng.random() < 0.1 else keys) for _ in range(count)]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("memory_bytes", [4_000, 100_000, 1 << 27])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_dict_is_the_model(seed: int, memory_bytes: int) -> None:

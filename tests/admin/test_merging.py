@@ -425,6 +425,7 @@ def test_nothing_undecided_or_aborted_is_merged(store: Store) -> None:
     assert done.segment_count == 6
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("record_format", ["auto", "kafka", "parquet"])
 @pytest.mark.parametrize("aborts", [2, 4])
 def test_segments_stay_few_where_many_transactions_are_aborted(

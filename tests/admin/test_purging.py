@@ -288,6 +288,7 @@ HISTORIES = {"write": 6, "commit": 3, "abort": 2, **dict.fromkeys(SELDOM, 1)}
 """What may happen, and how often."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("record_format", FORMATS)
 @pytest.mark.parametrize(
     "seeds", [range(6), pytest.param(range(6, 60), marks=pytest.mark.more)], ids=["few", "many"]
@@ -455,6 +456,7 @@ KEY_VALUES: list[Any] = [
 ]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("kind", KEY_KINDS)
 def test_a_key_is_what_it_is_when_it_is_sent(
     heap: HeapStorage, clock: VirtualClock, kind: str
@@ -795,6 +797,7 @@ STEPS = ("nothing", "merge", "compact", "columns", "tombstone")
 """What may happen to a topic around a token and a purge."""
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("after", STEPS)
 @pytest.mark.parametrize("between", STEPS)
 @pytest.mark.parametrize("before", STEPS)

@@ -69,6 +69,7 @@ def alter(store: Store) -> None:
     store.topics.alter("t", config={"retention.ms": 1_000_000})
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "change",
     [

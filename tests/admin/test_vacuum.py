@@ -384,6 +384,7 @@ def build_everything(store: Store, heap: HeapStorage, clock: VirtualClock) -> No
     clock.time_ms += 2 * WEEK_MS
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "fault",
     [
@@ -616,6 +617,7 @@ def test_a_damaged_note_says_nothing(store: Store, heap: HeapStorage, clock: Vir
     assert data_files(heap) == []
 
 
+@pytest.mark.few(1)
 def test_on_every_storage(any_storage: Storage) -> None:
     """With its own clock, or without one."""
     store = attach(any_storage, create=True)

@@ -104,6 +104,7 @@ def newest(catalog: Served, topic: str = "f") -> list[str]:
     return sorted(map(repr, found.select(SCHEMA.names).to_pylist()))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_view_has_the_newest_record_of_each_key(store: Store, catalog: Served, seed: int) -> None:
     """Of keys in several partitions too; compacted, merged, trimmed, with other names."""

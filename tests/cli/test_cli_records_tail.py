@@ -35,6 +35,7 @@ def test_head_and_tail_are_over_all_partitions(store_path: Path) -> None:
     assert cli("records", "tail", "orders:5", "--store", store_path).code == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.skipif(os.name == "nt", reason="sends a POSIX signal")
 @pytest.mark.parametrize("output", ["jsonl", "table"])
 def test_a_follower_shows_what_comes_until_ctrl_c(own_store: Path, output: str) -> None:

@@ -71,6 +71,7 @@ def test_a_writer_that_slept_until_its_id_had_expired() -> None:
     assert store.scan("c").to_arrow()["value"].to_pylist() == [b"sent"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("commits", [1, 2, 3, 5])
 @pytest.mark.parametrize("days", [1, 2, 3])
 def test_compacted_for_weeks(monkeypatch: pytest.MonkeyPatch, commits: int, days: int) -> None:
@@ -212,6 +213,7 @@ def test_what_goes_while_it_is_looked_at_is_no_damage(way: str) -> None:
     assert len([*itertools.takewhile(look, itertools.count())]) > 12
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "rates",
     [

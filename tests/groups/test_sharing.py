@@ -163,6 +163,7 @@ def test_who_does_not_poll_leaves(group: Group) -> None:
     assert ("one", "lost", [0, 1]) in group.told
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("heartbeat_ms", [500, 3_000])
 @pytest.mark.parametrize("max_poll_ms", [4_000, 300_000])
 @pytest.mark.parametrize("wait_ms", [500, 15_000, 3_600_000])

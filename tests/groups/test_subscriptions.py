@@ -79,6 +79,7 @@ class Life:
                 self.group.clock.time_ms += 3_000
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("auto", [False, True], ids=["listener commits", "auto commit"])
 @pytest.mark.parametrize("assignor", ["cooperative-sticky", "range"])
 def test_what_a_group_gives_is_read_once(assignor: str, auto: bool) -> None:

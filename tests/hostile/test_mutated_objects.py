@@ -55,6 +55,7 @@ def mutated(kind: str, seeds: range) -> Report:
     return run(kind, seeds, attempt)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("kind", "tier"), [*cases()])
 def test_a_mutation_ends_in_an_answer_or_an_error_of_ours(
     kind: str, tier: str, capsys: pytest.CaptureFixture[str]

@@ -99,6 +99,7 @@ def shift_offsets(records: list[Record], markers: list[int]) -> list[Record]:
 # -- topics of our own -----------------------------------------------------------------------------
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("judge", JUDGES)
 @pytest.mark.parametrize("config", FORMATS, ids=lambda config: "-".join(config.values()))
 def test_independent_libraries_read_an_export(
@@ -140,6 +141,7 @@ def test_an_export_comes_back_as_the_same_topic(
             assert ends[1] == ends[0] + len(markers)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("judge", JUDGES)
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [None, "none", "gzip", "snappy", "lz4"])

@@ -150,6 +150,7 @@ def _check_transaction_indexes(folder: Path) -> None:
     assert indexed == found
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("commits", [(True, False), (False, True)])
 def test_markers_in_purged_segments(commits: tuple[bool, bool], keep: bool, tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def behind_markers(records: list[Record], markers: list[int]) -> list[Record]:
     return moved  # type: ignore[return-value]  # the parts of a record, one after the other
 
 
+@pytest.mark.few(2)
 @in_either_format
 @pytest.mark.parametrize("judge", JUDGES)
 @pytest.mark.parametrize("most_bytes", [1 << 26, 900])

@@ -153,6 +153,7 @@ def test_a_fast_clock_that_stops_does_not_block_for_so_long(
     assert reader.scan("a").record_count == 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ahead_ms", [-DAY_MS, pytest.param(0, marks=pytest.mark.slow), DAY_MS])
 @pytest.mark.parametrize("times", [pytest.param(40, marks=pytest.mark.slow), MANY])
 def test_a_wrong_clock_tears_no_snapshot(

@@ -294,6 +294,7 @@ def test_an_id_that_is_used_meanwhile_does_not_expire(store: Store, clock: Virtu
     assert values(store) == [b"x", b"y"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.LOSE_RESPONSE, Fault.FAIL])
 def test_expiry_that_fails_at_each_request(fault: Fault) -> None:
     """Whatever is left half done is usable, and the next call goes on with it."""

@@ -94,6 +94,7 @@ def folder(store: Store) -> list[str]:
     return store.storage.list_names(names.topic_manifests("t"))
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("expiration_ms", [86_400_000, 3_600_000])
 @pytest.mark.parametrize(
@@ -444,6 +445,7 @@ def test_an_append_may_have_more_segments_than_a_manifest(
     store.topics.delete("t")
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("spans", [1, 7])
 def test_what_is_deleted_leaves_the_manifests(

@@ -304,6 +304,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txnlog.admin.compaction.compact.DEFAULT_GROUP_BYTES", 1)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
 @pytest.mark.parametrize("seed", [2, *more([0, 1, 3])])
 @pytest.mark.parametrize("stray_rate", [0.4, *more([0.01])])
@@ -318,6 +319,7 @@ def test_each_change_has_the_row_that_a_dict_has(
         assert done["compact"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.more) for n in (1, 2))])
 def test_what_was_vacuumed_is_an_error_or_still_right(seed: int, is_typed: bool) -> None:
@@ -327,6 +329,7 @@ def test_what_was_vacuumed_is_an_error_or_still_right(seed: int, is_typed: bool)
         assert done["expired"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
 @pytest.mark.parametrize("seed", [4, *more([1, 2, 3])])
 def test_what_was_trimmed_is_an_error_or_still_right(seed: int, is_typed: bool) -> None:
@@ -337,6 +340,7 @@ def test_what_was_trimmed_is_an_error_or_still_right(seed: int, is_typed: bool) 
         assert done["right after a trim"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
 @pytest.mark.parametrize("seed", [3, *more([1, 2, 4])])
 @pytest.mark.parametrize("vacuums", [False, True])

@@ -58,6 +58,7 @@ def compact_once(record_format: str) -> tuple[HeapStorage, list[Record]]:
     return storage, left
 
 
+@pytest.mark.few(1)
 def test_from_any_offset_to_any_other(compacted: tuple[Store, list[Record]]) -> None:
     """By the index, in the midst of batches, inside gaps, behind the last record."""
     store, left = compacted

@@ -70,6 +70,7 @@ def test_seek_and_read_from_any_offset(store: Store) -> None:
         store.scan("t", {0: 61})
 
 
+@pytest.mark.few(2)
 @pytest.mark.condition(37, 47)
 @pytest.mark.parametrize("turns", [12, pytest.param(40, marks=pytest.mark.slow)])
 def test_committed_offsets_are_dense_and_survive_reopening(

@@ -112,6 +112,7 @@ def test_a_dataset_asks_for_no_more_than_it_reads(memory_storage: Storage) -> No
     assert counting.take() == {"get_range": 2}
 
 
+@pytest.mark.few(3)
 @FORMATS
 @pytest.mark.parametrize("with_indexes", [True, False])
 @pytest.mark.parametrize(
@@ -154,6 +155,7 @@ def test_every_read_notices(
         store.kafka.export_topic(pair[0], str(tmp_path / "out"))
 
 
+@pytest.mark.few(3)
 @FORMATS
 @pytest.mark.parametrize(
     "seed", [*range(3), *(pytest.param(n, marks=pytest.mark.slow) for n in range(3, 10))]

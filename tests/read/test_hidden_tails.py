@@ -87,6 +87,7 @@ def imported(store: Store) -> None:
     store.kafka.import_topic("orders", [str(BROKER)])
 
 
+@pytest.mark.few(5)
 @pytest.mark.condition(33)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("tail", [nothing_more, compacted, trimmed, imported])

@@ -173,6 +173,7 @@ def test_large_batches_are_shown_in_slices(memory_storage: Storage, record_forma
     assert found[:50] == [*zip(*(whole[name].to_pylist() for name in columns), strict=True)][:50]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("record_format", ["parquet", "columns"])
 @pytest.mark.parametrize("key", [(), ("topic",), ("partition", "value")])
 def test_columns_with_names_of_others_show_in_the_value_alone(

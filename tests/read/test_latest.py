@@ -162,6 +162,7 @@ def test_large_keys_are_grouped_before_they_are_many(monkeypatch: pytest.MonkeyP
     assert max(sizes) < 50_000 < sum(sizes)
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("small_sizes")
 @pytest.mark.parametrize("record_format", ["columns", "kafka", "parquet"])
 @pytest.mark.parametrize("seed", [0, *more([1, 2, 3])])
@@ -197,6 +198,7 @@ def test_newest_records_of_plain_topics(record_format: str, seed: int) -> None:
     assert {row["value"] for row in now} == {b"later"}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("record_format", [*more(["columns"]), "kafka", "parquet"])
 def test_a_filter_is_for_the_newest_records(record_format: str) -> None:
     """An older record that matches does not take the place of a newer one that does not."""

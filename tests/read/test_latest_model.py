@@ -38,6 +38,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("txnlog.admin.compaction.compact.DEFAULT_GROUP_BYTES", 1)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.more) for n in (2, 3, 4))])
 def test_the_newest_of_each_key_is_what_a_dict_keeps(seed: int, is_typed: bool) -> None:
@@ -47,6 +48,7 @@ def test_the_newest_of_each_key_is_what_a_dict_keeps(seed: int, is_typed: bool) 
     assert done["keys in two partitions"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.more) for n in (2, 3))])
 def test_where_keys_are_in_one_partition_compaction_has_done_it(seed: int, is_typed: bool) -> None:

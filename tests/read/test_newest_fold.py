@@ -13,6 +13,7 @@ from txnlog.read.latest import NewestFold
 KINDS = [pa.binary(), pa.large_binary(), pa.string(), pa.large_string()]
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("lengths", [(1,), (3,), (8,), (17,), (0,), (2, 3), (0, 1)], ids=str)
 @pytest.mark.parametrize("seed", range(4))

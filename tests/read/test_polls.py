@@ -143,6 +143,7 @@ def test_a_paused_partition_hinders_no_other(
     assert [record.offset for record in consumer.poll()] == [*range(begins, 3)]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("topics", [("t",), ("t", "other")], ids=["one", "two"])
 @pytest.mark.parametrize("happening", ["merge", "trim", "delete"])
 def test_a_poll_plans_again_if_files_go_meanwhile(happening: str, topics: tuple[str, ...]) -> None:

@@ -66,6 +66,7 @@ def test_an_assigned_partition_that_is_gone_is_reported(store: Store) -> None:
     assert [record.value for record in consumer.poll()] == [b"new"]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("call", [Consumer.poll, Consumer.poll_batches, next])
 @pytest.mark.parametrize("sought", [(), (T0,), (T2,), (T0, T2)], ids=str)
 @pytest.mark.parametrize("paused", [(), (T0,), (T2,), (T0, T2)], ids=str)

@@ -306,6 +306,7 @@ def test_a_commit_between_two_listings_that_is_settled_in_both_topics_at_once(
     assert [values.count(b"x") for values in found] == [1, 1]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("leaves_out", [False, True])
 def test_a_reader_that_sleeps_between_its_readings(
     heap: HeapStorage, clock: VirtualClock, leaves_out: bool

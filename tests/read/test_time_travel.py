@@ -250,6 +250,7 @@ def test_a_token_is_of_what_was_there_before_compaction(
             assert [*zip(*found.to_pydict().values(), strict=True)] == left
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("seed", range(24))
 def test_what_stood_at_a_moment_shows_or_has_expired(
     monkeypatch: pytest.MonkeyPatch, clock: VirtualClock, seed: int
@@ -339,6 +340,7 @@ def test_a_schema_is_that_of_the_time(store: Store, clock: VirtualClock) -> None
         another(store).snapshot("typed", at=token).scan("typed").to_arrow()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ahead_s", [-2 * 3600, -60, 0, 60, 2 * 3600])
 @pytest.mark.parametrize("later", [0, MANY])
 def test_a_schema_is_no_older_than_the_records_whatever_the_clocks(
@@ -663,6 +665,7 @@ def test_changes_between_snapshots_tokens_and_times(store: Store, clock: Virtual
         store.changes("u", early, late)
 
 
+@pytest.mark.few(6)
 @pytest.mark.store(topics={"a": 1, "b": 1, "c": 1}, on="heap")
 @pytest.mark.parametrize("pre_images", [False, True], ids=["added", "feed"])
 @pytest.mark.parametrize("seed", range(12))
@@ -723,6 +726,7 @@ def test_what_has_outlived_every_timeout_cannot_grow(store: Store, clock: Virtua
         producer.commit_transaction()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_a_time_shows_the_same_once_all_clocks_have_passed_it(
     heap: HeapStorage, seed: int, monkeypatch: pytest.MonkeyPatch

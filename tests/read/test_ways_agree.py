@@ -12,6 +12,7 @@ from tests.support.read.ways import Follower, Ways
 from tests.support.tiers import more
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", [*range(4), *more(range(4, 120))])
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
 def test_every_way_shows_the_same(seed: int, tmp_path: Path, *, is_typed: bool) -> None:
@@ -34,6 +35,7 @@ def test_every_way_shows_the_same(seed: int, tmp_path: Path, *, is_typed: bool) 
         assert copy.rows == read(world.store.scan("t", columns=world.columns))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", [*range(6), *more(range(6, 120))])
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
 def test_consumers_read_on_when_files_go_that_they_were_about_to_read(
@@ -59,6 +61,7 @@ def test_consumers_read_on_when_files_go_that_they_were_about_to_read(
         follower.check()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", [*range(6), *more(range(6, 120))])
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
 def test_topics_are_read_together_beside_a_long_transaction(seed: int, *, is_typed: bool) -> None:

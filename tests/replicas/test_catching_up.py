@@ -175,6 +175,7 @@ def test_where_a_file_gets_no_second_name_it_is_copied(
     check_whole(tmp_path)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("step", range(FLUSHES + 1))
 def test_killed_at_any_step_nothing_is_lost(
     away: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int

@@ -303,6 +303,7 @@ def test_nobody_is_taken_out_for_what_no_log_names(tmp_path: Path) -> None:
     assert "remove" not in told.detail
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("at_ends", [False, True], ids=["a byte", "longer"])
 @pytest.mark.parametrize("roots", [2, 3])
 @pytest.mark.parametrize("where", ["a", "b"])

@@ -30,6 +30,7 @@ def _damage(path: Path, rng: random.Random) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", [*range(3), *more(range(3, 60))])
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
 def test_damage_at_the_leader_changes_nothing(seed: int, tmp_path: Path, *, is_typed: bool) -> None:

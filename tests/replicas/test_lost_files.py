@@ -131,6 +131,7 @@ def numbered(folder: Path) -> list[Path]:
     return [folder / name for name in found if names.is_framed(name) and name[0] != "."]
 
 
+@pytest.mark.few(1)
 @WITH_CHECKPOINTS
 @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.more)])
 def test_any_file(tmp_path: Path, early: bool, step: int) -> None:
@@ -218,6 +219,7 @@ def test_a_fence_whose_name_the_leader_gives_away(tmp_path: Path, roots: int, by
     assert Replicas(reopened(tmp_path)).describe().in_sync == others
 
 
+@pytest.mark.few(1)
 @WITH_CHECKPOINTS
 @pytest.mark.usefixtures("early")
 def test_any_folder(tmp_path: Path) -> None:
@@ -238,6 +240,7 @@ def test_any_folder(tmp_path: Path) -> None:
         shutil.copytree(kept, made)
 
 
+@pytest.mark.few(1)
 @WITH_CHECKPOINTS
 @pytest.mark.usefixtures("early")
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.more)])
@@ -290,6 +293,7 @@ def add_a_root(folder: Path, mark: str) -> None:
     assert (folder / "c/incarnation-00000" / mark).exists()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("early", [True])
 @pytest.mark.parametrize("mend", [ask, list_all, mend_it, add_a_root])
 def test_any_closing_mark(tmp_path: Path, mend: Callable[[Path, str], None]) -> None:
@@ -384,6 +388,7 @@ def files_of(folder: Path) -> list[Path]:
     return sorted({one for some in kinds.values() for one in (min(some), max(some))})
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("early", [True])
 @pytest.mark.parametrize("mend", [come_back, repair, compare])
 @pytest.mark.parametrize("where", ["in sync", "out", "out then"])

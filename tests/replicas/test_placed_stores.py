@@ -113,6 +113,7 @@ def test_a_factor_of_a_topic_that_is_not_there(
     ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_doctor_tells_of_a_note_that_was_left(
     store: txnlog.Store, tmp_path: Path, *, is_damaged: bool

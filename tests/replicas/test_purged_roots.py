@@ -59,6 +59,7 @@ def purge(folder: Path) -> PurgeReport:
     return report
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("gone", ["a", "b", "c"])
 @pytest.mark.parametrize("factor", [None, 2])
 def test_a_root_was_out(tmp_path: Path, factor: int | None, gone: str) -> None:

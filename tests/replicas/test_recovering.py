@@ -735,6 +735,7 @@ def run(folder: Path, seed: int) -> None:
 SEEDS = [pytest.param(n, marks=[] if n < 8 else [pytest.mark.more]) for n in range(60)]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_that_was_acknowledged_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int

@@ -75,6 +75,7 @@ def live(folder: Path, transactions: int) -> None:
                 producer.send("t", value=b"x")
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("root", ["a", "b"])
 @pytest.mark.parametrize("stopped_at", [1, 2, 3, 4])
 def test_a_removal_that_is_killed_at_any_deletion_and_repeated(

@@ -115,6 +115,7 @@ def test_what_is_damaged_is_found_and_repaired(
     assert (samples["txnlog_scrub_found"], samples["txnlog_scrub_left"]) == (1, 0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.condition(61)
 @pytest.mark.parametrize("where", [FIRST, SECOND])
 @pytest.mark.parametrize("what", ["topics/t/data/*/*.log", "topics/t/log/*1.json"])

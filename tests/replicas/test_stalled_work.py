@@ -190,6 +190,7 @@ def run(
         gate.end()
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("step", [*OFTEN, *more(step for step in STEPS if step not in OFTEN)])
 @pytest.mark.parametrize("stalled", ROOTS)
 def test_it_goes_on_without_a_root_or_once_one_does(

@@ -96,6 +96,7 @@ def test_it_goes_on_without_a_root_or_once_one_does(
         assert values(reopened(tmp_path)) == ["1"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "step",
     [*OFTEN, *more(step for step in STEPS if step not in OFTEN)],

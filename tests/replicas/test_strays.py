@@ -143,6 +143,7 @@ def test_what_was_never_placed_comes_back_while_its_writer_may_be_at_work(age_ms
     assert (stray in them.data_files(["a-0", "b-0"])) is (age_ms < DAY_MS)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("where", ["a-0", "b-0"], ids=["leader", "follower"])
 def test_an_entry_that_comes_back_when_its_name_was_freed(where: str) -> None:
     """At the leader, or at a root that leads later: nobody takes it for an entry of the log."""

@@ -113,6 +113,7 @@ WAYS: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.few(13)
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("root", ["a", "b"])
 @pytest.mark.parametrize("request_", [*REQUESTS, "put_if_absent", "folds_case", "trust"])

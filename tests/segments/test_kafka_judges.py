@@ -121,6 +121,7 @@ def test_a_judge_reads_what_we_write(
     assert judge.read(data) == (list(range(1, len(rows) + 1)), said(rows, magic))
 
 
+@pytest.mark.few(26)
 @pytest.mark.condition(46)
 @pytest.mark.parametrize(("judge", "magic", "codec", "case"), cases())
 def test_we_read_what_a_judge_writes(

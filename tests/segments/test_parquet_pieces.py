@@ -48,6 +48,7 @@ def texts(count: int) -> pa.RecordBatch:
     return batch_of([(b"k%d" % n, rng.randbytes(100), n, []) for n in range(count)])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("piece_rows", [1, 3, 7])
 @pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize("columns", [None, ["value"], []])
@@ -88,6 +89,7 @@ def test_what_is_large_is_decoded_when_it_is_taken(monkeypatch: pytest.MonkeyPat
         assert 1 < len([*batches]) < 10
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("columns", [None, ["value"]])
 def test_what_is_before_damage_comes_first(
     columns: list[str] | None, monkeypatch: pytest.MonkeyPatch

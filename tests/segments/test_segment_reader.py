@@ -175,6 +175,7 @@ def test_stopping_early_reads_nothing_more() -> None:
     assert file.requests == [(0, 4096)]
 
 
+@pytest.mark.few(5)
 @pytest.mark.condition(42)
 @pytest.mark.parametrize("entry", range(0, 19, 6))
 @pytest.mark.parametrize("field", [0, 1])

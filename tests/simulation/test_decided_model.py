@@ -15,6 +15,7 @@ FIRST = {"believes a listing of states": 566, "leaves the look for data to the a
 """Seeds that notice what is broken; where none is named, one of the first ones does."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("older", [False, True])
 def test_nothing_is_lost_and_nobody_is_put_out_for_nothing(*, older: bool) -> None:
     """Also where others complete with bytes of their own."""

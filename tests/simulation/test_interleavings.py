@@ -112,6 +112,7 @@ def judge(simulation: Simulation, records: int, context: object) -> None:
     assert [offset.offset for offset in store.groups.describe("g").offsets] == [records], context
 
 
+@pytest.mark.few(1)
 @pytest.mark.condition(50)
 @pytest.mark.parametrize("every", [6, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("ids", [("same", "same"), ("one", "two")])

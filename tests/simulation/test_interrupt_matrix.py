@@ -67,6 +67,7 @@ def line(at: Point) -> str:
     return linecache.getline(at.file, at.line)
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("job_type", JOBS)
 def test_some_lines(job_type: type[Job]) -> None:
     points = lines_of(job_type)
@@ -74,6 +75,7 @@ def test_some_lines(job_type: type[Job]) -> None:
     interrupt_each(job_type, points[7::701])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("job_type", [Submit, SubmitInTransaction])
 def test_no_future_is_left_that_nobody_tells(job_type: type[Job]) -> None:
     """Where deliveries go from one hand to the next: those in none would never be done."""

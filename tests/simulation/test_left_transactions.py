@@ -89,6 +89,7 @@ def check_nothing_is_left(store: Store, clock: VirtualClock, context: str) -> No
     assert expired == known, context
 
 
+@pytest.mark.few(1)
 @pytest.mark.condition(48)
 @pytest.mark.parametrize("end", ["commit", "abort"])
 @pytest.mark.parametrize("like_disk", [True, pytest.param(False, marks=pytest.mark.more)])

@@ -134,6 +134,7 @@ def meet_everywhere(base: str, names: str, stride: int) -> None:
         meet(storage, segments, names, pair)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("base", BASES)
 def test_a_late_writer_meets_a_maintainer(base: str) -> None:
     """Either it commits and all of it is there, or it is refused and nothing shows."""

@@ -24,6 +24,7 @@ def _small_numbers() -> Iterator[None]:
         yield
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rules", RULES)
 def test_a_slice(rules: str) -> None:
     """Each operation is suspended once, and runs once: half of them by each rules."""

@@ -151,6 +151,7 @@ SHOWS: dict[str, Callable[[str], bool]] = {
 """Which names a listing shows that appear or disappear while it is made."""
 
 
+@pytest.mark.few(2)
 @pytest.mark.rule("hazard 7")
 @strides(15, 3)
 @pytest.mark.parametrize("shown", SHOWS)
@@ -233,6 +234,7 @@ def sleepers(plain: bool) -> Callable[[Simulation], dict[str, Body]]:
     return bodies
 
 
+@pytest.mark.few(1)
 @strides(15, 3)
 @pytest.mark.condition(52)
 @pytest.mark.parametrize("plain", [True, False])

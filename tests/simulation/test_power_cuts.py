@@ -75,6 +75,7 @@ def test_a_sync_that_never_succeeds_is_reported(survives: bool) -> None:
         judge(storage, f"request {number}")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "number",
     [

@@ -45,6 +45,7 @@ def orders(storage: HeapStorage, bodies: Callable[[], Mapping[str, Body]]) -> It
         step += 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("transactional_id", [None, "writer"])
 def test_a_write_under_the_schema_before_is_read_whole(transactional_id: str | None) -> None:
     """Whether the producer looked before the change and placed behind it, or the other way."""

@@ -61,6 +61,7 @@ def pin(world: World, given: dict[str, str] | None = None) -> Pinned:
     return Pinned(read, pin_options(options, read, only), rows)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
 @pytest.mark.parametrize("seed", [*range(6), *more(range(6, 100))])
 def test_what_was_pinned_is_found_again(seed: int, is_typed: bool) -> None:
@@ -97,6 +98,7 @@ def trim_anywhere(world: World) -> None:
     world.store.topics.delete_records(before)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
 @pytest.mark.parametrize("seed", [*range(6), *more(range(6, 100))])
 def test_what_is_left_of_what_was_pinned_is_found(seed: int, is_typed: bool) -> None:
@@ -154,6 +156,7 @@ def test_a_topic_that_is_gone_is_said_to_be(again: bool) -> None:
         pin_read(attach(world.store.storage, clock=world.clock), parse_read(options))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("native", [None, False], ids=["mixed", "source"])
 def test_a_frame_shows_nothing_that_came_while_it_was_made(
     spark: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch, *, native: bool | None

@@ -158,6 +158,7 @@ def expected(spark: SparkSession, topics: Store, interpreted: None) -> dict[str,
     return {name: found(way(spark, topics)) for name, way in WAYS.items()}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("few_records", [latest._FEW_RECORDS, 0], ids=["few", "many"])
 @pytest.mark.parametrize("setting", CASES, indirect=True)
 @pytest.mark.usefixtures("setting")

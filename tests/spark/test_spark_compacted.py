@@ -11,6 +11,7 @@ from tests.support.admin.compacted_topics import compact, newest, read
 from txnlog import Store
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("record_format", ["columns", "kafka"])
 def test_a_compacted_topic_is_read(spark: SparkSession, store: Store, record_format: str) -> None:
     """Each record once, at its offset, however the read is divided into tasks."""

@@ -59,6 +59,7 @@ def test_rows_are_merged_and_keys_deleted_in_one_commit(spark: SparkSession, sto
     assert {len(found) for found in places.values()} == {1}, "a key is in two partitions"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("collation", ["UTF8_LCASE", "UTF8_BINARY_RTRIM", "UNICODE_CI"])
 def test_keys_are_told_apart_by_their_bytes(
     spark: SparkSession, store: Store, collation: str

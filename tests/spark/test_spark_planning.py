@@ -284,6 +284,7 @@ def test_a_group_does_not_move_to_where_it_would_begin(store: Store) -> None:
     assert pin_read(store, parse_read(given)).consumed("g") == []
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("loss", ["true", "false"])
 @pytest.mark.parametrize("seed", range(12))
 def test_a_group_reads_all_once_whatever_it_reads_together(seed: int, loss: str) -> None:

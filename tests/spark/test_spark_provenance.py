@@ -242,6 +242,7 @@ def few_of_one_task(new: DataFrame) -> DataFrame:
     return new.select((sf.col("n") + 1).alias("n")).coalesce(1).limit(3)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("native", "made"),
     [

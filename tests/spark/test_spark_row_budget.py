@@ -72,6 +72,7 @@ def test_fillers_bound_what_spark_does_not_add_up(spark: SparkSession, tmp_path:
     assert set_property(spark) is None
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("length", [0, 103, 104, 105, 208, 3_000])
 def test_a_row_takes_its_share_of_fillers(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int

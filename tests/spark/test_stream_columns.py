@@ -168,6 +168,7 @@ class World:
         return [column.name for column in self.wanted.values()]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("key", [[], ["id"]], ids=["no-key", "key"])
 @pytest.mark.parametrize("seed", [*range(3), *more(range(3, 12))])
 def test_a_batch_keeps_its_rows_however_the_columns_change(seed: int, key: list[str]) -> None:

@@ -560,6 +560,7 @@ def test_several_topics_end_at_one_cut(store: Store) -> None:
     assert spans(stream.ranges(at, end)) == {"b:0": [(1, 2)], "in:0": [(5, 6)]}
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_a_planned_batch_stays_though_the_newest_cut_is_before_its_end(seed: int) -> None:
     """Ends go back when more topics are read, since more is cut off; a batch is the same."""

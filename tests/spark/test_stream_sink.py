@@ -105,6 +105,7 @@ ENDS = {
 """How the commit ends, over all of its requests."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.condition(48, 49)
 @pytest.mark.parametrize(
     "fault",

@@ -82,6 +82,7 @@ CHANGES: dict[str, Callable[[Store], object]] = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_standby_that_is_late_by_any_change(

@@ -227,6 +227,7 @@ class _WhileQuietIsRead(ForwardingStorage):
         return self.inner.list_names(folder, start_after)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("busy", ["id", "topic", "group"])
 def test_a_log_that_is_cleaned_while_others_are_read(
     busy: str, monkeypatch: pytest.MonkeyPatch
@@ -863,6 +864,7 @@ def test_a_log_that_goes_on_while_lost_data_is_looked_for(monkeypatch: pytest.Mo
     assert found.column("value").to_pylist() == [b"two", b"three"][: end - 1]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("is_made_anew", [False, True], ids=["deleted", "made anew"])
 @pytest.mark.parametrize("what", ["first round", "later round", "sweep"])
 def test_a_topic_is_deleted_before_any_request(

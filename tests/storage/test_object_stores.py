@@ -511,6 +511,7 @@ assert storage.list_names("") == ["before", "child"]
 """
 
 
+@pytest.mark.few(1)
 def test_a_connection_survives_a_fork(kind: Kind) -> None:
     """A child makes a connection of its own, and ends without waiting for the parent's loop."""
     url = f"{kind.protocol}://test/forked-{next(_COUNTER)}"

@@ -164,6 +164,7 @@ def scope(request: Any) -> list[str]:
     return credential.split("/")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("style", "host", "path"),
     [("path", "s3.example.test:9000", "/bucket/folder/a"),

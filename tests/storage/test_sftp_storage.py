@@ -245,6 +245,7 @@ def test_the_probe_refuses_a_rename_that_overwrites(tmp_path: Path) -> None:
             probe(open_storage(url, server.options()))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("folds", [False, True])
 def test_whether_the_servers_disk_folds_case_is_found_out(
     tmp_path: Path, folds: bool, monkeypatch: pytest.MonkeyPatch

@@ -38,6 +38,7 @@ CORRECTNESS = {
 pytestmark = pytest.mark.store(on="heap")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("on_disk", [False, True], ids=["heap", "disk"])
 def test_what_is_remembered_does_not_follow_the_names_that_have_passed(
     clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_disk: bool

@@ -747,6 +747,7 @@ def test_an_iceberg_table_that_others_have_partitioned(store: Store, tmp_path: P
     assert check_same(store, table, COLUMNS) == 4
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kept", [4, 16])
 def test_iceberg_manifests_do_not_grow_with_each_publication(
     store: Store, tmp_path: Path, kept: int

@@ -58,6 +58,7 @@ def look_through(
     return looks
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "seed", [*range(4), *(pytest.param(n, marks=pytest.mark.more) for n in range(4, 40))]
 )

@@ -78,6 +78,7 @@ def test_requests_to_roots_are_counted(replicated: Store) -> None:
         assert (costs["list_folders"], costs["list"], costs["list_all"]) == ("4", "5", "1")
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("away", [None, "controller", "a", "b"])
 @pytest.mark.parametrize("opened_by", ["a", "b", "controller"])
 def test_the_page_says_what_describe_does(

@@ -24,6 +24,7 @@ def worlds(*, with_lists: bool) -> st.SearchStrategy[tuple[Kind, list[tuple[Any,
     )
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("with_lists", [False, True])
 def test_any_values_of_any_schema(*, with_lists: bool) -> None:
     """Field by field without arrays and maps, else by fastavro: the same values either way."""

@@ -110,6 +110,7 @@ def items_of(kind: str, count: int) -> bytes:
     return b'\0\0\0\0\1{"items":[' + b",".join([b"{}"] * count) + b"]}"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["protobuf", "json"])
 def test_few_bytes_are_not_many_fields(store: Store, kind: str) -> None:
     """An item of no bytes has all the fields of its schema: a thousand million of them are none."""

@@ -137,6 +137,7 @@ DEFINITIONS = {
 }
 
 
+@pytest.mark.few(22)
 @pytest.mark.parametrize("row", [{"id": 1}, {"id": 1, "p": None}], ids=["left out", "null"])
 @pytest.mark.parametrize("required", [True, False])
 @pytest.mark.parametrize("name", NULLS)

@@ -78,6 +78,7 @@ PLACES: dict[str, tuple[Callable[[Any], Any], Any]] = {
 }
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", TYPES)
@@ -132,6 +133,7 @@ DEFAULTS: dict[str, tuple[Any, Any, Any]] = {
 """Types, defaults in JSON, and what is read of them."""
 
 
+@pytest.mark.few(18)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("place", ["the top", "a record", "a list"])
 @pytest.mark.parametrize("name", DEFAULTS)
@@ -402,6 +404,7 @@ def is_same(found: Any, given: Any, *, narrow: bool, floored: bool) -> bool:
     return isinstance(found, bool) == isinstance(given, bool) and bool(found == given)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", FORMATS)

@@ -61,6 +61,7 @@ def look(store: Store, producer: Producer, clock: VirtualClock, reason: str) -> 
                 future.result()
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("way", ["send", "send_batch"])
 @pytest.mark.parametrize(
     ("settings", "reason"),

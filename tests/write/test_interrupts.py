@@ -105,6 +105,7 @@ def outcome(store: Store, clock: VirtualClock) -> tuple[int, int | None]:
 NOTHING, ALL = (0, None), (2, 7)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("then", ["commit_transaction", *more(["abort_transaction", "close"])])
 @pytest.mark.parametrize("call", ["flush", "commit_transaction", *more(["abort_transaction"])])
 def test_a_transaction_is_whole_wherever_it_is_interrupted(

@@ -66,6 +66,7 @@ def test_any_lengths_nulls_and_slices() -> None:
     assert murmur2(pa.array([], pa.binary())).tolist() == []
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("count", [1, 2, FEW_KEYS, FEW_KEYS + 1, 3 * FEW_KEYS])
 @pytest.mark.parametrize("longest", [0, 1, 3, FEW_KEYS, FEW_KEYS + 1])
 def test_a_few_long_keys_among_others(

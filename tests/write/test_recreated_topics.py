@@ -187,6 +187,7 @@ def in_both_ways(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str, str]]
     ]
 
 
+@pytest.mark.few(106)
 @pytest.mark.parametrize(("old", "new", "way"), in_both_ways(itertools.product(KINDS, KINDS)))
 def test_no_record_is_refused_for_what_its_topic_was(
     store: Store, old: str, new: str, way: str

@@ -108,6 +108,7 @@ def _assert_holds(store: Store, records: pa.RecordBatch) -> None:
     assert normalize(rows[0], now_ms=0).equals(records)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("record_format", "codec"), EVERY_CODEC)
 @pytest.mark.parametrize(
     "segment_bytes",

@@ -136,6 +136,7 @@ SHORT = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("short", SHORT)
 def test_what_waits_is_encoded_when_memory_is_short(clock: VirtualClock, short: str) -> None:
     """So segments are few, and so are files; each partition's records keep their order."""

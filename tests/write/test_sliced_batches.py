@@ -89,6 +89,7 @@ NOT_TAKEN = {
 """Arrow casts no whole numbers inside of others to decimals, nor back without losing digits."""
 
 
+@pytest.mark.few(11)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("leaf", LEAVES)
 def test_any_part_of_a_batch_has_the_values_that_it_has_in_the_whole(leaf: str, shape: str) -> None:

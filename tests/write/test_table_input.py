@@ -80,6 +80,7 @@ def test_a_first_line_that_names_nothing(kind: str) -> None:
         rows_of(line + b"\n")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("row_bytes", "count", "group_rows"),
     [(100_000, 300, 16), (100_000, 300, 300), (10, 100_000, 1000), (5 << 20, 3, 1)],

@@ -75,6 +75,7 @@ def test_an_open_transaction_bounds_what_is_stable(store: Store, clock: VirtualC
     assert values(store) == [b"before", b"open", b"after"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.condition(27)
 def test_a_copy_job_that_aborts_every_other_time(store: Store) -> None:
     """500 records in transactions, every other one aborted, come out once each."""
@@ -124,6 +125,7 @@ def test_a_timed_out_transaction_blocks_nobody(store: Store, clock: VirtualClock
     assert store.transactions.describe("stuck").producer_epoch == 1
 
 
+@pytest.mark.few(2)
 @pytest.mark.condition(30)
 def test_a_reader_never_sees_what_is_aborted(store: Store) -> None:
     """Polling between single-record transactions that are all aborted."""

@@ -314,6 +314,7 @@ class EndingUpload(CountingUpload):
         self._counts = self._late
 
 
+@pytest.mark.few(3)
 @pytest.mark.usefixtures("early_files")
 @pytest.mark.parametrize("how", ["finish", "discard"])
 @pytest.mark.parametrize("record_format", ["columns", "kafka", "parquet"])
