@@ -326,8 +326,9 @@ def _texts(tree: ast.AST) -> Iterator[str]:
 def test_a_verb_is_found_by_what_is_typed(sections: dict[str, str]) -> None:
     """``txnlog topics trim`` is ``commands/topics/trim.py``; other groups' verbs share a file."""
     commands = CHECKOUT / "cli" / "commands"
+    shared = {"records head": "records ends", "records tail": "records ends"}
     for verb in sections:
-        typed = verb.replace("-", "_").replace("import", "import_").split()
+        typed = shared.get(verb, verb).replace("-", "_").replace("import", "import_").split()
         if typed[0] == "replicas":
             continue  # in the wing's own folder
         places = [commands.joinpath(*typed), commands.joinpath(*typed[:-1])]

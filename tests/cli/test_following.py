@@ -12,7 +12,7 @@ import pytest
 import txnlog
 from tests.support.steps import append
 from txnlog import replication
-from txnlog.cli.commands.records import tail
+from txnlog.cli.commands.records import ends
 from txnlog.cli.input.places import parse_target
 from txnlog.cli.input.record_options import Isolation
 from txnlog.cli.output import patience
@@ -147,7 +147,7 @@ def test_a_topic_that_is_made_anew_while_tail_begins(
 
         monkeypatch.setattr(Consumer, name, begin_late)
     where = parse_target(target)
-    consumer = tail._start_consumer(store, where, snapshot, Isolation.COMMITTED, "raise", None)
+    consumer = ends._start_consumer(store, where, snapshot, Isolation.COMMITTED, "raise", None)
     if moment == "positioned":
         make_anew()
     shown = [record.value for _ in range(5) for record in consumer.poll()]

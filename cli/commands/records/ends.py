@@ -1,4 +1,4 @@
-"""``txnlog records tail``: the newest records, and those that come."""
+"""``txnlog records head`` and ``tail``: the oldest records, or the newest and those that come."""
 
 from __future__ import annotations
 
@@ -36,8 +36,41 @@ if TYPE_CHECKING:
 
     from txnlog.config import OnCorrupt
     from txnlog.consumer import Consumer
+    from txnlog.results import DamagedRecords
+    from txnlog.scan import Scan
     from txnlog.snapshot import Snapshot
     from txnlog.store import Store
+
+
+def head_records(
+    session: Session,
+    target: TargetArgument,
+    max_records: MaxRecordsOption = 10,
+    isolation_level: IsolationOption = Isolation.COMMITTED,
+    encoding: EncodingOption = Encoding.TEXT,
+    template: TemplateOption = None,
+    skip_damaged: SkipDamagedOption = False,
+    values: ValueChoice | None = None,
+) -> None:
+    """Show the oldest records of all partitions, by their times.
+
+    Up to this many records of each partition are held in memory: for many use `records read`.
+    --value-format shows the fields of values, as it does there.
+
+    \b
+    Example:
+      txnlog records head orders -n 3
+    """
+    printer = RecordPrinter.of(encoding, template)
+    _show(
+        session,
+        target,
+        lambda found, report: found.head(max_records, report=report),
+        isolation_level,
+        printer,
+        skip_damaged,
+        values,
+    )
 
 
 def tail_records(
@@ -65,29 +98,52 @@ def tail_records(
       txnlog records tail orders -n 3
       txnlog records tail orders -n 0 --follow -o jsonl
     """
-    where, printer = parse_target(target), RecordPrinter.of(encoding, template)
     if follow and isolation_level is Isolation.SNAPSHOT:
         raise typer.BadParameter(
             "--isolation-level snapshot cannot be followed: what is decided later shows below what "
             "was shown; leave --follow out, or take read_committed"
         )
-    opened = session.open_to_read()
+    printer = RecordPrinter.of(encoding, template)
+    _show(
+        session,
+        target,
+        lambda found, report: found.tail(max_records, report=report),
+        isolation_level,
+        printer,
+        skip_damaged,
+        values,
+        interval if follow else None,
+    )
+
+
+def _show(
+    session: Session,
+    target: str,
+    choose: Callable[[Scan, Callable[[DamagedRecords], None]], pa.Table],
+    isolation_level: Isolation,
+    printer: RecordPrinter,
+    skip_damaged: bool,
+    values: ValueChoice | None,
+    interval_s: float | None = None,
+) -> None:
+    """Print the records that ``choose`` leaves of a topic; with an interval go on with new ones."""
+    where, opened = parse_target(target), session.open_to_read()
     snapshot = opened.snapshot([where.topic], isolation_level=isolation_level.value)
     decoded = DecodedText.of(values, opened, where.topic)
     with DamageReporter() as reporter:
         report = reporter.report_records(skip_damaged)
-        newest = plan_scan(snapshot, where, EVERYTHING).tail(max_records, report=report)
-        batches: Iterable[pa.RecordBatch] = newest.to_batches()
+        found = choose(plan_scan(snapshot, where, EVERYTHING), report)
+        batches: Iterable[pa.RecordBatch] = found.to_batches()
         if decoded is not None:
             batches = decoded.texts(batches)
         records = read_scanned(batches)
-        if follow:
+        if interval_s is not None:
             on_corrupt: OnCorrupt = "skip" if skip_damaged else "raise"
             consumer = _start_consumer(
                 opened, where, snapshot, isolation_level, on_corrupt, decoded
             )
-            records = chain(records, _follow(consumer, interval))
-        printer.print(session.output, records, live=follow)
+            records = chain(records, _follow(consumer, interval_s))
+        printer.print(session.output, records, live=interval_s is not None)
     if decoded is not None:
         decoded.summary()
 
