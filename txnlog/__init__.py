@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from txnlog.consumer import Consumer
     from txnlog.consumer_config import ConsumerConfig
     from txnlog.errors import TxnlogError
-    from txnlog.groups.assignors import Assignor
+    from txnlog.groups.assignment import Assignor
     from txnlog.groups.rebalance import ConsumerRebalanceListener
     from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
     from txnlog.names import TopicPartition
@@ -97,7 +97,7 @@ _HOMES = {
     "consumer": ("Consumer",),
     "consumer_config": ("ConsumerConfig",),
     "errors": ("TxnlogError",),
-    "groups.assignors": ("Assignor",),
+    "groups.assignment": ("Assignor",),
     "groups.rebalance": ("ConsumerRebalanceListener",),
     "log.group_metadata": ("GroupMetadata", "OffsetAndMetadata"),
     "names": ("TopicPartition",),

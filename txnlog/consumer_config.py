@@ -9,8 +9,8 @@ from typing import ParamSpec, TypeVar
 
 from txnlog.config import OnCorrupt, check_whole_number
 from txnlog.errors import InvalidOption
-from txnlog.groups.assignors import DEFAULT as DEFAULT_ASSIGNORS
-from txnlog.groups.assignors import Assignors, check_assignors
+from txnlog.groups.assignment import DEFAULT as DEFAULT_ASSIGNORS
+from txnlog.groups.assignment import Assignors, check_assignors
 from txnlog.groups.member import MemberSettings
 from txnlog.read.consumer_reads import FetchSettings
 from txnlog.read.topic_pattern import check_metadata_age

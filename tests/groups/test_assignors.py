@@ -13,9 +13,16 @@ import pytest
 from tests.support.groups.plain_sticky import assign_plainly
 from tests.support.runtime.call_counts import lines_of
 from txnlog.errors import InvalidOption
-from txnlog.groups import assignors, sticky
-from txnlog.groups.assignors import Assignor, Owned, Subscriptions, check_assignors
-from txnlog.groups.sticky import assign_sticky
+from txnlog.groups import assignment
+from txnlog.groups.assignment import (
+    Assignor,
+    Owned,
+    Subscriptions,
+    assign_range,
+    assign_round_robin,
+    assign_sticky,
+    check_assignors,
+)
 from txnlog.names import TopicPartition
 
 pytestmark = pytest.mark.rule("M1")
@@ -109,16 +116,14 @@ def check_judged(ours: Any, theirs: Any, *, seed: int, alike: bool) -> None:
 
 def test_range_is_kafkas() -> None:
     for seed in range(300):
-        check_judged(assignors.assign_range, RangePartitionAssignor, seed=seed, alike=seed % 2 == 0)
+        check_judged(assign_range, RangePartitionAssignor, seed=seed, alike=seed % 2 == 0)
 
 
 def test_round_robin_is_kafkas() -> None:
     # Where members differ kafka-python's raises KeyError; Kafka's own documentation has an example.
     for seed in range(150):
-        check_judged(
-            assignors.assign_round_robin, RoundRobinPartitionAssignor, seed=seed, alike=True
-        )
-    found = assignors.assign_round_robin(
+        check_judged(assign_round_robin, RoundRobinPartitionAssignor, seed=seed, alike=True)
+    found = assign_round_robin(
         {"t0": 1, "t1": 2, "t2": 3},
         {"c0": ["t0"], "c1": ["t0", "t1"], "c2": ["t0", "t1", "t2"]},
         {},
@@ -265,7 +270,7 @@ def steps_of_sharing(case: str, scale: int) -> int:
     before = {"left": members, "joined": half, "one had all": dict([*members.items()][:1])}
     owned = assign_sticky(counts, before[case], {}) if case in before else {}
     return lines_of(
-        lambda: assign_sticky(counts, half if case == "left" else members, owned), sticky
+        lambda: assign_sticky(counts, half if case == "left" else members, owned), assignment
     )
 
 
@@ -277,7 +282,7 @@ def test_what_may_be_an_assignor() -> None:
     (mine,) = check_assignors(_mine)
     assert mine == Assignor("_mine", _mine)
     assert [a.name for a in check_assignors(["cooperative-sticky", mine])][1] == "_mine"
-    assert check_assignors("range") == (assignors.RANGE,)
+    assert check_assignors("range") == (assignment.RANGE,)
     for wrong in ["rang", [], ["range", "range"], 7, Assignor("range", _mine)]:
         with pytest.raises(InvalidOption):
             check_assignors(wrong)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import pytest
 from tests.support.groups.group_runs import GroupRun, Violation
 from tests.support.seeds import tried_first
 from tests.support.simulation.long_runs.run import CALM, ROUGH, STALLING, STORMY
-from txnlog.groups import assignment_plan, join_and_leave, member, rebalance
+from txnlog.groups import assignment, join_and_leave, member, rebalance
 from txnlog.groups.heartbeats import Observer
 from txnlog.groups.member import Member
 from txnlog.state.membership import Held, Membership
@@ -165,7 +165,7 @@ def test_partitions_that_are_given_away_before_they_are_let_go_of(monkeypatch: P
     """The holder was not asked yet: two members believe that a partition is their own."""
 
     def mutate(patch: Patch) -> None:
-        patch.setattr(assignment_plan, "members_that_released", lambda group, _: (*group.members,))
+        patch.setattr(assignment, "members_that_released", lambda group, _: (*group.members,))
         patch.setattr(Held, "owned_partitions", lambda _: set())
         patch.setattr(Membership, "assignment_violations", lambda *_: [])
 

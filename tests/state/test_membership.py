@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from txnlog.errors import TxnlogError
-from txnlog.groups.assignment_plan import plan_assignment
-from txnlog.groups.assignors import BUILT_IN
+from txnlog.groups.assignment import BUILT_IN, plan_assignment
 from txnlog.names import TopicPartition
 from txnlog.state import group as kinds
 from txnlog.state import membership

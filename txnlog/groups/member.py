@@ -23,13 +23,13 @@ from txnlog.errors import (
     UnknownMemberId,
 )
 from txnlog.groups import heartbeats
-from txnlog.groups.assignment_plan import (
+from txnlog.groups.assignment import (
+    Assignor,
     is_all_released,
     may_assign,
     members_that_released,
     plan_assignment,
 )
-from txnlog.groups.assignors import Assignor
 from txnlog.groups.heartbeats import Observer
 from txnlog.groups.join_and_leave import (
     JoinGroup,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from unittest.mock import patch
 
-from txnlog.groups import sticky
+from txnlog.groups import assignment
 from txnlog.names import TopicPartition
 
 
@@ -15,11 +15,11 @@ def assign_plainly(
     owned: Mapping[str, Collection[TopicPartition]],
 ) -> dict[str, list[TopicPartition]]:
     """What ``assign_sticky`` must return too."""
-    with patch.object(sticky, "_Sharing", _PlainSharing):
-        return sticky.assign_sticky(counts, subscriptions, owned)
+    with patch.object(assignment, "_Sharing", _PlainSharing):
+        return assignment.assign_sticky(counts, subscriptions, owned)
 
 
-class _PlainSharing(sticky._Sharing):
+class _PlainSharing(assignment._Sharing):
     """It asks no order that was kept who is least loaded, who is fullest, and what moved last."""
 
     def _least_loaded(self, topic: str) -> str:
