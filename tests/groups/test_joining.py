@@ -11,8 +11,8 @@ from tests.support.groups.group_in_steps import Group, log_of, take_part
 from tests.support.simulation.slow_requests import SlowRequests
 from txnlog import ConsumerConfig, names
 from txnlog.errors import FencedInstanceId, InconsistentGroupProtocol
-from txnlog.groups.join_and_leave import JoinGroup
 from txnlog.groups.member import Member
+from txnlog.groups.presence import JoinGroup
 from txnlog.log.group_log import GroupLog
 from txnlog.names import JoinRequest
 from txnlog.state.group import GroupState, OffsetCommit

@@ -12,7 +12,7 @@ from tests.support.simulation.slow_requests import SlowRequests
 from txnlog import ConsumerConfig, names
 from txnlog.consumer import Consumer
 from txnlog.errors import StorageError
-from txnlog.groups.join_and_leave import LeaveGroup
+from txnlog.groups.presence import LeaveGroup
 from txnlog.log.group_log import GroupLog
 from txnlog.names import JoinRequest
 from txnlog.state.group import OffsetCommit

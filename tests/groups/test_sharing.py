@@ -31,8 +31,8 @@ from txnlog.errors import (
     StorageError,
     UnknownMemberId,
 )
-from txnlog.groups.heartbeats import Observer, put_heartbeat
 from txnlog.groups.member import Member
+from txnlog.groups.presence import Observer, put_heartbeat
 from txnlog.groups.rebalance import ConsumerRebalanceListener, _HeartbeatThread
 from txnlog.log.group_log import find_dead_members
 from txnlog.names import Heartbeat, TopicPartition, group_members

@@ -10,9 +10,9 @@ import pytest
 from tests.support.groups.group_runs import GroupRun, Violation
 from tests.support.seeds import tried_first
 from tests.support.simulation.long_runs.run import CALM, ROUGH, STALLING, STORMY
-from txnlog.groups import assignment, join_and_leave, member, rebalance
-from txnlog.groups.heartbeats import Observer
+from txnlog.groups import assignment, member, presence, rebalance
 from txnlog.groups.member import Member
+from txnlog.groups.presence import Observer
 from txnlog.state.membership import Held, Membership
 
 pytestmark = pytest.mark.rule("M1", "M2", "M3", "M4", "hazard 12")
@@ -226,7 +226,7 @@ def test_requests_that_nobody_deletes(monkeypatch: Patch) -> None:
     """They are left when all members have left."""
 
     def mutate(patch: Patch) -> None:
-        for room in (join_and_leave, member):
+        for room in (presence, member):
             patch.setattr(room, "delete_requests", lambda *_: None)
 
     check_caught(monkeypatch, mutate, "left behind", **LEAVERS)

@@ -22,7 +22,6 @@ from txnlog.errors import (
     ObjectNotFound,
     UnknownMemberId,
 )
-from txnlog.groups import heartbeats
 from txnlog.groups.assignment import (
     Assignor,
     is_all_released,
@@ -30,13 +29,17 @@ from txnlog.groups.assignment import (
     members_that_released,
     plan_assignment,
 )
-from txnlog.groups.heartbeats import Observer
-from txnlog.groups.join_and_leave import (
+from txnlog.groups.presence import (
     JoinGroup,
     LeaveGroup,
+    Observer,
     OldRequests,
+    delete_heartbeats,
     delete_requests,
+    find_heartbeats,
     find_requests,
+    newest_of,
+    put_heartbeat,
 )
 from txnlog.limits import MOST_TIMEOUT_MS
 from txnlog.log.group_log import SILENCE_REASON
@@ -301,7 +304,7 @@ class Member:
                 self.leave(reason)
             elif self._joined and not self._left:
                 self._left = True
-                heartbeats.delete_heartbeats(self._logs.storage, self.group_id, self._beats[:-1])
+                delete_heartbeats(self._logs.storage, self.group_id, self._beats[:-1])
 
     def leave(self, reason: str) -> None:
         """Leave the group, and delete its files. To be repeated if it fails or is interrupted."""
@@ -311,7 +314,7 @@ class Member:
             self._left = True
             was_put = LeaveGroup(self._log, self.member_id, reason).run()
             self._has_gone = True
-            heartbeats.delete_heartbeats(self._logs.storage, self.group_id, self._beats)
+            delete_heartbeats(self._logs.storage, self.group_id, self._beats)
             self._beats = []
             if not was_put:
                 return  # the writer for all tidies up
@@ -323,7 +326,7 @@ class Member:
                 left = self._logs.storage.list_names(names.group_members(self.group_id))
                 delete_requests(self._log, find_requests(self.group_id, left))
                 self._log.refresh()
-                self._delete_strangers(heartbeats.find_heartbeats(left))
+                self._delete_strangers(find_heartbeats(left))
 
     # -- heartbeats ------------------------------------------------------------------------------
 
@@ -411,9 +414,9 @@ class Member:
         beat = Heartbeat(self.member_id, self._beat_number, self._followed, next_entry)
         self._beats.append(beat)
         now_ms = self._clock.now_ms()
-        heartbeats.put_heartbeat(self._logs.storage, self.group_id, beat, now_ms)
+        put_heartbeat(self._logs.storage, self.group_id, beat, now_ms)
         if len(self._beats) > _DELETED_TOGETHER:
-            heartbeats.delete_heartbeats(self._logs.storage, self.group_id, self._beats[:-1])
+            delete_heartbeats(self._logs.storage, self.group_id, self._beats[:-1])
             self._beats = self._beats[-1:]
 
     def _look(self, *, at_once: bool) -> None:
@@ -425,8 +428,8 @@ class Member:
         shown = self._logs.storage.list_names(names.group_members(self.group_id))
         requests = find_requests(self.group_id, shown)
         delete_requests(self._log, self._old_requests.look(began_s, requests))
-        beats = heartbeats.find_heartbeats(shown)
-        newest = heartbeats.newest_of(beats)
+        beats = find_heartbeats(shown)
+        newest = newest_of(beats)
         with self._log.lock:
             state = self._log.state
             known = {*state.membership.members}
@@ -535,7 +538,7 @@ class Member:
         with self._log.lock:
             state = self._log.state
             strangers = [b for b in beats if b.member_id not in state.membership.members]
-        heartbeats.delete_heartbeats(self._logs.storage, self.group_id, strangers)
+        delete_heartbeats(self._logs.storage, self.group_id, strangers)
 
     # -- assigning -------------------------------------------------------------------------------
 

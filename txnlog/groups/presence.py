@@ -1,11 +1,16 @@
-"""Members that join, or leave, at the same time: one of them puts one entry for all.
+"""How members of a group show that they are alive, and how they join and leave it.
 
-A member that is alone puts its entry, and is done. One that loses the number to another that does
-the same leaves a request beside the group's heartbeats, and looks again; of those that wait, the
-one whose request comes first puts the next entry, for itself and all whose requests it has read. No
-member depends on another: see :class:`txnlog.log.sequence_log.Turns`. Nor does anything depend on a
-request: it may be lost, or deleted at any time, since its writer can do without. So failures with
-requests are only logged.
+Heartbeats are small numbered files, one after another. The information is in a file's name, so one
+listing shows all members. They are not part of the log: one that shows late, or not at all, makes a
+member wait, or be taken for dead.
+
+Of members that join, or leave, at the same time one puts one entry for all. A member that is alone
+puts its entry, and is done. One that loses the number to another that does the same leaves a
+request beside the heartbeats, and looks again; of those that wait, the one whose request comes
+first puts the next entry, for itself and all whose requests it has read. No member depends on
+another: see :class:`txnlog.log.sequence_log.Turns`. Nor does anything depend on a request: it may
+be lost, or deleted at any time, since its writer can do without. So failures with requests are only
+logged.
 
 This only saves requests to the storage. That no member is joined that has left since follows from
 the log alone: :meth:`txnlog.state.membership.Membership.may_join`. A member's id is used once, so
@@ -16,7 +21,8 @@ by whichever process.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
@@ -33,7 +39,7 @@ from txnlog.errors import (
 from txnlog.log.group_log import GroupLog
 from txnlog.log.sequence_log import Turns
 from txnlog.log.state_log import DELIVERY_TIMEOUT_MS
-from txnlog.names import JoinRequest
+from txnlog.names import Heartbeat, JoinRequest
 from txnlog.state.group import GroupState
 from txnlog.state.membership import (
     MOST_BEHIND,
@@ -45,6 +51,104 @@ from txnlog.state.membership import (
     ToldAt,
 )
 from txnlog.storage import envelope
+from txnlog.storage.base import Storage
+
+_SEEN_EACH = 2
+"""A silent member is taken for dead only after at least this many looks: a process that slept finds
+all others silent at once.
+"""
+
+
+def put_heartbeat(storage: Storage, group_id: str, beat: Heartbeat, sent_at_ms: int) -> None:
+    """Put one. Only the member itself numbers and puts them."""
+    storage.put_if_absent(names.heartbeat(group_id, beat), envelope.encode(ToldAt(sent_at_ms)))
+
+
+def delete_heartbeats(storage: Storage, group_id: str, beats: Iterable[Heartbeat]) -> None:
+    """Delete some; missing ones are not an error."""
+    doomed = [names.heartbeat(group_id, beat) for beat in beats]
+    if doomed:
+        storage.delete(doomed)
+
+
+def find_heartbeats(shown: Iterable[str]) -> list[Heartbeat]:
+    """The heartbeats among some names in ``members/``."""
+    found = map(names.parse_heartbeat, shown)
+    return [beat for beat in found if beat is not None]
+
+
+def newest_of(beats: Iterable[Heartbeat]) -> dict[str, Heartbeat]:
+    """By member, the last one."""
+    newest: dict[str, Heartbeat] = {}
+    for beat in beats:
+        if beat.member_id not in newest or newest[beat.member_id].number < beat.number:
+            newest[beat.member_id] = beat
+    return newest
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    number: int
+    silent_s: float = 0.0
+    holding_s: float = 0.0
+    revoked_in: int = -1
+
+
+class Observer:
+    """What one process knows about the silence of others, only by its own monotonic clock.
+
+    Time in which it did not look counts only in part: it may have slept.
+    """
+
+    def __init__(self) -> None:
+        self._watched: dict[str, _Watched] = {}
+        self._looked_at_s: float | None = None
+
+    def forget(self) -> None:
+        """Start watching again."""
+        self._watched = {}
+        self._looked_at_s = None
+
+    def look(
+        self,
+        began_s: float,
+        newest: Mapping[str, Heartbeat],
+        revoked_in: Mapping[str, int],
+        timeouts_s: Mapping[str, float],
+    ) -> None:
+        """Record a listing that began at ``began_s`` of the monotonic clock.
+
+        By member, ``newest``: the last heartbeat in it; ``revoked_in``: since which generation it
+        has not released what was taken from it; ``timeouts_s``: how long it may be silent.
+        """
+        passed_s = 0.0 if self._looked_at_s is None else began_s - self._looked_at_s
+        self._looked_at_s = began_s
+        watched = {}
+        for member_id, timeout_s in timeouts_s.items():
+            number = newest[member_id].number if member_id in newest else -1
+            known = self._watched.get(member_id, _Watched(number))
+            counted_s = min(max(passed_s, 0.0), timeout_s / _SEEN_EACH)
+            if number > known.number:
+                known = replace(known, number=number, silent_s=0.0)
+            elif member_id in self._watched:
+                known = replace(known, silent_s=known.silent_s + counted_s)
+            since = revoked_in.get(member_id, -1)
+            if since < 0 or since != known.revoked_in:
+                known = replace(known, revoked_in=since, holding_s=0.0)
+            else:
+                known = replace(known, holding_s=known.holding_s + counted_s)
+            watched[member_id] = known
+        self._watched = watched
+
+    def silence(self, member_id: str) -> tuple[int, float]:
+        """The last heartbeat of a member that was seen (-1: none), and for how long, in s."""
+        known = self._watched.get(member_id, _Watched(-1))
+        return known.number, known.silent_s
+
+    def holds_for(self, member_id: str) -> float:
+        """How long (s) a member has not released what was taken from it."""
+        return self._watched.get(member_id, _Watched(-1)).holding_s
+
 
 _MOST_AGE_S = 60
 """An older request is left to its own writer, which may be dead."""
