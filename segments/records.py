@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from txnlog.segments.arrays import arrow_of, numbers_of
 from txnlog.segments.errors import UnsupportedRecordFormat
-from txnlog.segments.number_arrays import arrow_of, numbers_of
 
 TIMESTAMP_TYPE: Final = pa.timestamp("ms", tz="UTC")
 CONVERSION_ERRORS: Final = (

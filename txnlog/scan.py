@@ -14,7 +14,7 @@ from txnlog.arguments import names_wrong_arguments
 from txnlog.read.plan import ScanColumns, SegmentRange
 from txnlog.read.rows import Rows
 from txnlog.read.scan_reader import DamagedRecords, read_each, read_ranges, sound_batches
-from txnlog.segments.number_arrays import numbers_of
+from txnlog.segments.arrays import numbers_of
 from txnlog.storage.base import Storage
 
 if TYPE_CHECKING:

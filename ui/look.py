@@ -27,7 +27,7 @@ from txnlog.read.conditions import keep_matching
 from txnlog.read.consumer_reads import ConsumerRecord, each_record
 from txnlog.read.plan import ScanColumns, SegmentRange, matching_ranges, scan_columns
 from txnlog.read.scan_reader import read_each
-from txnlog.segments.number_arrays import numbers_of
+from txnlog.segments.arrays import numbers_of
 
 if TYPE_CHECKING:
     from pyarrow.compute import Expression

@@ -24,11 +24,11 @@ import crc32c
 import numpy as np
 import pyarrow as pa
 
+from txnlog.segments.arrays import numbers_of
 from txnlog.segments.batch_header import HEADER_BYTES, MAGIC_TYPED_COLUMNS, BatchHeader, Compression
 from txnlog.segments.errors import UnsupportedCompression, UnsupportedRecordFormat
 from txnlog.segments.formats.arrow_metadata import CODEC_LZ4_FRAME, CODEC_ZSTD, read_layout
 from txnlog.segments.formats.codecs import check_uncompressed
-from txnlog.segments.number_arrays import numbers_of
 from txnlog.segments.records import (
     HEADERS_TYPE,
     RECORD_SCHEMA,

@@ -19,6 +19,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from txnlog.segments.arrays import (
+    NULL_LENGTH,
+    all_bytes,
+    cut,
+    interleave,
+    rows_of_bytes,
+    value_lengths,
+)
 from txnlog.segments.batch_header import (
     CODEC_BITS,
     LOG_APPEND_TIME,
@@ -39,14 +47,6 @@ from txnlog.segments.errors import (
     UnsupportedCompression,
 )
 from txnlog.segments.formats.codecs import check_uncompressed, compress, decompress
-from txnlog.segments.formats.slices import (
-    NULL_LENGTH,
-    all_bytes,
-    cut,
-    interleave,
-    rows_of_bytes,
-    value_lengths,
-)
 from txnlog.segments.formats.varints import UInt8Array
 from txnlog.segments.records import (
     TIMESTAMP_TYPE,

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from txnlog.segments.arrays import NULL_LENGTH, value_lengths
 from txnlog.segments.batch_header import BatchHeader, BytesLike, Compression
 from txnlog.segments.errors import UnsupportedCompression, UnsupportedRecordFormat
 from txnlog.segments.formats.codecs import check_uncompressed, compress, decompress
-from txnlog.segments.formats.slices import NULL_LENGTH, value_lengths
 from txnlog.segments.records import (
     HEADERS_TYPE,
     RECORD_SCHEMA,

@@ -13,8 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from txnlog.segments.errors import UnsupportedRecordFormat
-from txnlog.segments.formats.slices import (
+from txnlog.segments.arrays import (
     NULL_LENGTH,
     all_bytes,
     cut,
@@ -22,6 +21,7 @@ from txnlog.segments.formats.slices import (
     rows_of_bytes,
     value_lengths,
 )
+from txnlog.segments.errors import UnsupportedRecordFormat
 from txnlog.segments.formats.varints import (
     UInt8Array,
     read_varint,

@@ -17,11 +17,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from txnlog.segments.batch_header import BatchHeader, BytesLike, Compression
-from txnlog.segments.errors import RecordTooLarge, UnsupportedRecordFormat
-from txnlog.segments.formats.codecs import check_uncompressed, compress, decompress
-from txnlog.segments.formats.row_headers import decode_headers, encode_headers, locate_headers
-from txnlog.segments.formats.slices import (
+from txnlog.segments.arrays import (
     NULL_LENGTH,
     all_bytes,
     cut,
@@ -29,6 +25,10 @@ from txnlog.segments.formats.slices import (
     rows_of_bytes,
     value_lengths,
 )
+from txnlog.segments.batch_header import BatchHeader, BytesLike, Compression
+from txnlog.segments.errors import RecordTooLarge, UnsupportedRecordFormat
+from txnlog.segments.formats.codecs import check_uncompressed, compress, decompress
+from txnlog.segments.formats.row_headers import decode_headers, encode_headers, locate_headers
 from txnlog.segments.formats.varints import (
     VARLONG_BITS,
     UInt8Array,

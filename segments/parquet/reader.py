@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from txnlog.segments.arrays import numbers_of
 from txnlog.segments.batch_header import BatchHeader
 from txnlog.segments.errors import TxnlogError, UnsupportedRecordFormat
 from txnlog.segments.formats.codecs import check_uncompressed
-from txnlog.segments.number_arrays import numbers_of
 from txnlog.segments.parquet.file_metadata import ColumnChunk
 from txnlog.segments.parquet.footer import OFFSET_COLUMN, RowGroup
 from txnlog.segments.parquet.open_segment import Found, ParquetSegment

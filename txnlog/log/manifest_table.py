@@ -20,7 +20,7 @@ from crc32c import crc32c
 from txnlog.errors import CorruptEntry
 from txnlog.limits import MOST_STATE_BYTES, SEGMENT_NAME
 from txnlog.names import OWN_FILE
-from txnlog.segments.number_arrays import numbers_of_column
+from txnlog.segments.arrays import numbers_of_column
 from txnlog.segments.untrusted import read_table
 from txnlog.state.manifest import ManifestRef, PartitionSpan
 from txnlog.state.producers import ProducerState, SequenceRange, remember

@@ -35,7 +35,7 @@ from txnlog.read.plan import SCAN_SCHEMA, TYPED_METADATA, ScanColumns, SegmentRa
 from txnlog.read.rows import Rows
 from txnlog.read.scan_reader import read_each
 from txnlog.schema import DELETED, TopicSchema
-from txnlog.segments.number_arrays import arrow_of, as_array, numbers_of, numbers_of_column
+from txnlog.segments.arrays import arrow_of, as_array, numbers_of, numbers_of_column
 from txnlog.segments.records import Int64Array
 from txnlog.storage.base import Storage
 

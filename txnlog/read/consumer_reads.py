@@ -40,7 +40,7 @@ from txnlog.read.plan import TYPED_METADATA, ScanColumns, SegmentRange, scan_col
 from txnlog.read.scan_reader import DamagedRecords, read_sound
 from txnlog.read.topic_view import TopicView
 from txnlog.schema import DELETED, PARTITION, TOPIC, TopicSchema
-from txnlog.segments.number_arrays import numbers_of
+from txnlog.segments.arrays import numbers_of
 from txnlog.serializers import Serializers
 from txnlog.storage.base import Storage
 

@@ -31,7 +31,7 @@ from txnlog.errors import InvalidOption
 from txnlog.read.plan import ScanColumns, SegmentRange, matching_ranges
 from txnlog.read.scan_reader import DamagedRecords, Report, read_each, read_sound
 from txnlog.schema import DELETED
-from txnlog.segments.number_arrays import arrow_of, numbers_of, numbers_of_column
+from txnlog.segments.arrays import arrow_of, numbers_of, numbers_of_column
 from txnlog.segments.reader import SegmentBatch
 from txnlog.segments.records import Int64Array
 from txnlog.storage.base import Storage

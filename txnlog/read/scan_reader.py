@@ -21,8 +21,8 @@ from txnlog.names import TopicPartition
 from txnlog.read.json_records import json_keys, json_pieces, json_values
 from txnlog.read.plan import ScanColumns
 from txnlog.schema import HEADERS
+from txnlog.segments.arrays import arrow_of, constant_array
 from txnlog.segments.inspect.dump import dump_segment
-from txnlog.segments.number_arrays import arrow_of, constant_array
 from txnlog.segments.parquet.footer import RowGroup
 from txnlog.segments.parquet.open_segment import ParquetSegment
 from txnlog.segments.parquet.reader import RowGroupRecords

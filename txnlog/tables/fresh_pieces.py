@@ -24,7 +24,7 @@ from txnlog.names import PARQUET_ENDING, schema_version
 from txnlog.read.plan import ScanColumns, SegmentRange
 from txnlog.read.scan_reader import read_ranges
 from txnlog.schema import OFFSET
-from txnlog.segments.number_arrays import arrow_of
+from txnlog.segments.arrays import arrow_of
 from txnlog.tables.columns import defaults_lacked, time_column
 from txnlog.tables.day_folder import (
     BESIDE,

@@ -22,7 +22,7 @@ from txnlog.log.manifest_table import ManifestTable
 from txnlog.names import OWN_FILE, PARQUET_ENDING, topic_data_folder
 from txnlog.read.plan import SegmentRange
 from txnlog.read.topic_view import TopicView
-from txnlog.segments.number_arrays import arrow_of, numbers_of, text_array
+from txnlog.segments.arrays import arrow_of, numbers_of, text_array
 from txnlog.state.segment import Segment
 from txnlog.tables.avro import NULL, SOME, number, text
 from txnlog.tables.iceberg_manifests import DATA, Format

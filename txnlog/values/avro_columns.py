@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from txnlog.segments.number_arrays import arrow_of
+from txnlog.segments.arrays import arrow_of
 from txnlog.values.avro_fields import TOO_SHORT, most_fields, too_many_fields
 from txnlog.values.avro_schema import AvroType, named_types
 from txnlog.values.rows import BYTES_OF_FIELD, MOST_FIELDS, Budget

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from txnlog.errors import InvalidSchema
-from txnlog.segments.number_arrays import arrow_of, numbers_of
+from txnlog.segments.arrays import arrow_of, numbers_of
 from txnlog.values.avro_columns import NO_BOOLEAN, Numbers, Problems, plain_type, spread
 from txnlog.values.avro_schema import MOST_DEFAULT_VALUES, AvroField, AvroType, short_name
 from txnlog.values.rows import BYTES_OF_FIELD

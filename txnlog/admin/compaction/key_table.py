@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from txnlog.columns.key_parts import HASH_BITS, MOST_PART_BITS, WHOLE, KeyPart, Mask, hash_keys
 from txnlog.columns.keys import Hashes
-from txnlog.segments.number_arrays import as_array
+from txnlog.segments.arrays import as_array
 from txnlog.segments.records import Int64Array
 
 _Piece: TypeAlias = tuple[int, npt.NDArray[np.int32] | slice, pa.Array]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import txnlog
-from txnlog.segments.number_arrays import arrow_of, constant_array, numbers_of, text_array
+from txnlog.segments.arrays import arrow_of, constant_array, numbers_of, text_array
 
 _SCAN = """
 import sys
