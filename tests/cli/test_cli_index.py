@@ -13,7 +13,7 @@ from pyarrow import parquet
 import txnlog
 from tests.support.cli.cli_command import cli, cli_each
 from tests.support.steps import end_batches
-from txnlog.segments.parquet import encodings
+from txnlog.segments.parquet import writer
 
 BROKER = Path(__file__).parents[1] / "kafka" / "broker"
 
@@ -185,7 +185,7 @@ def test_the_page_index_of_a_parquet_file_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the offsets and times that pages begin with and reach; and damage of the file."""
-    monkeypatch.setattr(encodings, "_RECORD_PAGE_BYTES", 4 << 10)
+    monkeypatch.setattr(writer, "_RECORD_PAGE_BYTES", 4 << 10)
     store = txnlog.open(str(tmp_path), create=True)
     store.topics.create("t", config={"record.format": "parquet"})
     rows = {

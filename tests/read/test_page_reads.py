@@ -10,7 +10,7 @@ import pytest
 from tests.support.segments.decoded_rows import count_decoded
 from txnlog import ConsumerConfig
 from txnlog.names import TopicPartition
-from txnlog.segments.parquet import encodings, open_segment
+from txnlog.segments.parquet import open_segment, writer
 from txnlog.store import Store, attach
 from txnlog.testing import HeapStorage, VirtualClock
 
@@ -20,7 +20,7 @@ COUNT = 1000
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many rows each call has decoded, of small pages."""
-    monkeypatch.setattr(encodings, "_RECORD_PAGE_BYTES", 4 << 10)
+    monkeypatch.setattr(writer, "_RECORD_PAGE_BYTES", 4 << 10)
     monkeypatch.setattr(open_segment, "_SMALL_BYTES", 0)
     return count_decoded(monkeypatch)
 

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.support.segments.segment_samples import batch_of, numbered
-from txnlog.segments.parquet.encodings import dictionary_leaves, page_rows
+from txnlog.segments.parquet.writer import dictionary_leaves, page_rows
 from txnlog.segments.writer import SegmentWriter
 
 

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from tests.support.segments.decoded_rows import count_decoded
 from tests.support.segments.segment_samples import random_records
 from txnlog.segments.errors import CorruptRecord
-from txnlog.segments.parquet import encodings, footer, open_segment, writer
+from txnlog.segments.parquet import footer, open_segment, writer
 from txnlog.segments.parquet.compact_values import field_head, varint
 from txnlog.segments.parquet.file_metadata import ColumnChunk
 from txnlog.segments.parquet.footer import PAGE_INDEX_KEY, RowGroup, read_footer
@@ -31,7 +31,7 @@ COUNT = 500
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages of a few rows."""
-    monkeypatch.setattr(encodings, "_RECORD_PAGE_BYTES", 8 << 10)
+    monkeypatch.setattr(writer, "_RECORD_PAGE_BYTES", 8 << 10)
     monkeypatch.setattr(open_segment, "_SMALL_BYTES", 0)
 
 
@@ -83,7 +83,7 @@ def test_any_range_has_the_rows_of_the_whole(
     seed: int, has_gaps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys, values and headers of all sizes, nulls, with dictionaries and without."""
-    monkeypatch.setattr(encodings, "_RECORD_PAGE_BYTES", 1 << 10)
+    monkeypatch.setattr(writer, "_RECORD_PAGE_BYTES", 1 << 10)
     rng = random.Random(seed)
     records = random_records(COUNT, seed=seed)
     if seed % 2:  # few kinds of keys and values, which have dictionaries
@@ -439,7 +439,7 @@ def test_values_that_a_part_names_take_no_more_memory_than_is_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A long one in the dictionary, which a page of a few bytes has in each row."""
-    monkeypatch.setattr(encodings, "_RECORD_PAGE_BYTES", 1 << 20)
+    monkeypatch.setattr(writer, "_RECORD_PAGE_BYTES", 1 << 20)
     records = numbered_rows(400)
     at = records.schema.get_field_index("value")
     values = pa.array([bytes(10_000)] * 400, pa.binary())
