@@ -39,8 +39,14 @@ from txnlog.write.coordinator import Coordinator
 from txnlog.write.deliveries import FutureRecordMetadata, refusing
 from txnlog.write.linger import Linger, tell_unsent
 from txnlog.write.plain_writer import BackgroundWriter, PlainWriter
-from txnlog.write.producer_lock import ProducerLock, exclusive
-from txnlog.write.record_buffers import Batch, RecordBuffers, SentOffsets, group_now
+from txnlog.write.record_buffers import (
+    Batch,
+    ProducerLock,
+    RecordBuffers,
+    SentOffsets,
+    exclusive,
+    group_now,
+)
 from txnlog.write.record_checks import Headers
 from txnlog.write.topic_buffer import BYTES_PER_BATCH, ROWS_PER_BATCH, WritesAs
 from txnlog.write.writer_settings import WriterSettings

@@ -43,8 +43,7 @@ from txnlog.spark.transactions.staged_writes import StagedWrites
 from txnlog.state.transaction import ConsumedOffset, Outcome, Version, check_version
 from txnlog.store import Store, open_store
 from txnlog.write.coordinator import Coordinator, Placed
-from txnlog.write.producer_lock import ProducerLock, exclusive
-from txnlog.write.record_buffers import Batch, RecordBuffers
+from txnlog.write.record_buffers import Batch, ProducerLock, RecordBuffers, exclusive
 from txnlog.write.record_checks import Headers, Value
 
 if TYPE_CHECKING:

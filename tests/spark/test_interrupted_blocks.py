@@ -77,7 +77,7 @@ class Block(Job):
 
     watched: ClassVar[tuple[str, ...]] = (
         *("spark/transactions/", "spark/batch/commit.py", "spark/stream/commit_once.py"),
-        *("write/coordinator.py", "write/producer_lock.py", "write/record_buffers.py"),
+        *("write/coordinator.py", "write/record_buffers.py"),
     )
 
     def prepare(self) -> None:

@@ -16,8 +16,7 @@ from txnlog.config import check_whole_number
 from txnlog.errors import InvalidConfig
 from txnlog.log.open_logs import Logs
 from txnlog.write.plain_writer import PlainWriter
-from txnlog.write.producer_lock import ProducerLock
-from txnlog.write.record_buffers import RecordBuffers
+from txnlog.write.record_buffers import ProducerLock, RecordBuffers
 
 _MAX_MS = (1 << 31) - 1
 _LONG_S = 86_400.0

@@ -1,21 +1,25 @@
-"""Records sent to any topics and not placed yet, in bounded memory; offsets sent with them.
+"""What a producer holds between calls: records and offsets that are not placed yet, and its lock.
 
-Used by a producer between its sends and its flush or commit, and by a Spark transaction for single
-records.
+Used between its sends and its flush or commit, and by a Spark transaction for single records;
+memory is bounded. Threads may share a producer, one at a time in any of its methods. Processes may
+not: in a forked child a producer is still the parent's, and refuses.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import os
+import threading
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field
-from functools import partial
-from typing import Any, ClassVar, Final, Protocol, TypeAlias
+from functools import partial, wraps
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from txnlog.config import Acks
-from txnlog.errors import CommitFailed, InvalidRecord, RecordTooLarge
+from txnlog.errors import CommitFailed, ForkedProducer, InvalidRecord, RecordTooLarge
 from txnlog.log.group_metadata import GroupMetadata, OffsetAndMetadata
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import UploadedSegment
@@ -28,6 +32,71 @@ from txnlog.write.record_checks import Headers, Value
 from txnlog.write.segment_uploads import UploadBudget
 from txnlog.write.topic_buffer import TopicBuffer, WritesAs
 from txnlog.write.writer_settings import WriterSettings
+
+
+class ProducerLock:
+    """The one lock of a producer, and the process that the producer belongs to.
+
+    ``noun``: its name in messages, if users do not see it as a producer.
+    """
+
+    def __init__(self, noun: str = "producer") -> None:
+        self._noun = noun
+        self.mutex = threading.RLock()
+        self._process_id = os.getpid()
+        self.inherited = False
+        """Whether this process is a fork of the one that made the producer."""
+        _LOCKS.add(self)
+
+    def check(self) -> None:
+        """Raise ForkedProducer in a child, where the mutex may be locked for ever."""
+        if self.inherited:
+            raise ForkedProducer(
+                f"this {self._noun} belongs to process {self._process_id}, and this is its child "
+                f"{os.getpid()}: both would write as one producer. Nothing was done here, and "
+                f"nothing of the parent's is lost; make a new {self._noun} in the child"
+            )
+
+
+_LOCKS: weakref.WeakSet[ProducerLock] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # Stored once, so that not every send looks up the process's id.
+    for lock in list(_LOCKS):
+        lock.inherited = True
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Locked(Protocol):
+    """Has one lock for all of its methods."""
+
+    _lock: ProducerLock
+
+
+LockedT = TypeVar("LockedT", bound=Locked)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def exclusive(
+    method: Callable[Concatenate[LockedT, P], T],
+) -> Callable[Concatenate[LockedT, P], T]:
+    """A method that waits until no other thread is in a method that is marked with this.
+
+    It raises ForkedProducer in a child of the process that the producer belongs to.
+    """
+
+    @wraps(method)
+    def waiting(self: LockedT, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._lock.check()
+        with self._lock.mutex:
+            return method(self, *args, **kwargs)
+
+    return waiting
+
 
 _REFUSALS: Final = (InvalidRecord, RecordTooLarge)
 """What a topic refuses records with, by its schema, settings and partitions."""
