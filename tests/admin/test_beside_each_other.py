@@ -9,8 +9,8 @@ import pytest
 from tests.support.steps import another
 from txnlog import TopicPartition
 from txnlog.errors import CorruptRecord
-from txnlog.log.retired_segments import read_notes
 from txnlog.log.topic_log import TopicLog
+from txnlog.log.uploads import read_notes
 from txnlog.results import MaintenanceFailure, Merge
 from txnlog.store import Store, attach
 from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock

@@ -19,7 +19,7 @@ from txnlog.admin.compaction import compact as compact_module
 from txnlog.admin.compaction.compact import Compaction, compact_topic
 from txnlog.admin.times import Times
 from txnlog.errors import CorruptRecord, InvalidOption, StorageError
-from txnlog.log.retired_segments import UploadCheck
+from txnlog.log.uploads import UploadCheck
 from txnlog.names import SegmentRef, TopicPartition
 from txnlog.read.pin import ROUNDS
 from txnlog.results import MaintenanceFailure, Merge

@@ -20,7 +20,7 @@ from txnlog.errors import (
     StorageError,
     UnknownTopicOrPartition,
 )
-from txnlog.log.retired_segments import UploadCheck
+from txnlog.log.uploads import UploadCheck
 from txnlog.results import FileDeletion, MaintenanceFailure, Merge
 from txnlog.scan import Scan
 from txnlog.state.rewrites import Rewrite, records_in, still_of_use, untrimmed

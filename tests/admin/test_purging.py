@@ -28,7 +28,7 @@ from txnlog.errors import (
     StorageError,
     UnknownTopicOrPartition,
 )
-from txnlog.log.retired_segments import UploadCheck
+from txnlog.log.uploads import UploadCheck
 from txnlog.results import PurgeReport
 from txnlog.state.rewrites import resolve
 from txnlog.state.segment import StoredSegment

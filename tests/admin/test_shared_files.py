@@ -15,7 +15,7 @@ from txnlog.admin import joinable_segments, merge_topic
 from txnlog.admin.maintenance import MaintenanceStep
 from txnlog.errors import OffsetOutOfRange, StorageError, TxnlogError, UploadExpired
 from txnlog.log import manifests, topic_log
-from txnlog.log.retired_segments import UploadCheck
+from txnlog.log.uploads import UploadCheck
 from txnlog.results import FileDeletion, FileRetirement
 from txnlog.state.segment import Segment
 from txnlog.store import Store

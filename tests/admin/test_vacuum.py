@@ -685,7 +685,7 @@ def test_many_segments_take_several_notes(
     store: Store, heap: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is done with when its own files are gone."""
-    monkeypatch.setattr("txnlog.log.retired_segments._PER_NOTE", 2)
+    monkeypatch.setattr("txnlog.log.uploads._PER_NOTE", 2)
     for _ in range(5):
         append(store, b"x")
     store.topics.delete_records({T0: 5})

@@ -20,8 +20,7 @@ from txnlog.errors import (
     UploadExpired,
 )
 from txnlog.log.append_batching import MOST_AGE_MS
-from txnlog.log.retired_segments import RECHECK_AFTER_MS
-from txnlog.log.uploads import Appended, IdempotentWriter
+from txnlog.log.uploads import RECHECK_AFTER_MS, Appended, IdempotentWriter
 from txnlog.names import TopicPartition
 from txnlog.results import FileDeletion
 from txnlog.state.producers import ProducerRef

@@ -19,9 +19,8 @@ from txnlog import TopicPartition
 from txnlog.admin import vacuum
 from txnlog.admin.vacuum import Ages
 from txnlog.errors import ProducerFenced, StorageError, TxnlogError, UploadExpired
-from txnlog.log import retired_segments
-from txnlog.log.retired_segments import Note, UploadCheck
-from txnlog.log.uploads import UploadedSegment
+from txnlog.log import uploads
+from txnlog.log.uploads import Note, UploadCheck, UploadedSegment
 from txnlog.results import MaintenanceFailure
 from txnlog.store import Store
 from txnlog.testing import FaultRates, HeapStorage, Process, Simulation, preemptions
@@ -277,7 +276,7 @@ def put_no_note_before_deleting(patch: Patch) -> None:
 
 
 def note_no_candidates(patch: Patch) -> None:
-    put = retired_segments.put_notes
+    put = uploads.put_notes
 
     def skip(*arguments: Any) -> list[Note]:
         return [] if arguments[-1] == "candidate" else put(*arguments)
@@ -298,7 +297,7 @@ def look_for_notes_alone(patch: Patch) -> None:
 
 
 def look_for_files_alone(patch: Patch) -> None:
-    patch.setattr(retired_segments, "read_notes", lambda *_: [])
+    patch.setattr(uploads, "read_notes", lambda *_: [])
 
 
 def delete_what_was_released_at_once(patch: Patch) -> None:

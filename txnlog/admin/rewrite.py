@@ -19,10 +19,9 @@ from txnlog.admin.live_segments import files_let_go
 from txnlog.config import PARQUET, TopicConfig
 from txnlog.errors import OffsetOutOfRange, SnapshotExpired, TxnlogError
 from txnlog.log.open_logs import Logs
-from txnlog.log.retired_segments import put_notes
 from txnlog.log.rewriting import ReadRun, TombstoneStay, rewrite
 from txnlog.log.topic_log import TopicLog
-from txnlog.log.uploads import UploadedSegment
+from txnlog.log.uploads import UploadedSegment, put_notes
 from txnlog.names import FileKey
 from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment
 from txnlog.write.segment_uploads import discard_segments

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from txnlog.admin.live_segments import files_let_go
 from txnlog.errors import StorageError
 from txnlog.log.open_logs import Logs
-from txnlog.log.retired_segments import put_notes
 from txnlog.log.state_log import DELIVERY_TIMEOUT_MS
 from txnlog.log.topic_log import TopicLog
+from txnlog.log.uploads import put_notes
 from txnlog.names import FileKey
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import Trimmed

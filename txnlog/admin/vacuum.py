@@ -1,7 +1,7 @@
 """Vacuum: deletes files to which nothing refers, and that no live process needs any more.
 
 A segment is deleted in three steps, by one run or by several: a note says that nothing refers to it
-(``log/retired_segments.py``), the topic's log is read once more, the files are deleted.
+(``log/uploads.py``), the topic's log is read once more, the files are deleted.
 docs/PROTOCOL.md ("Retention and vacuum") says why that harms neither pinned readers nor writers
 that sleep, wherever it stops. Ages are by the storage's own clock.
 """
@@ -33,8 +33,8 @@ from txnlog.errors import (
 )
 from txnlog.inspect.leftovers import file_age_ms, list_loose_files
 from txnlog.log.open_logs import Logs
-from txnlog.log.retired_segments import Note, Retired, put_notes, read_notes
 from txnlog.log.topic_log import TopicLog
+from txnlog.log.uploads import Note, Retired, put_notes, read_notes
 from txnlog.names import INDEX_ENDINGS, SEGMENT_ENDING, FileKey
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage, lasts

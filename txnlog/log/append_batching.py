@@ -26,9 +26,9 @@ from txnlog.errors import (
     TxnlogError,
     UnsupportedVersion,
 )
-from txnlog.log.retired_segments import RECHECK_AFTER_MS, UploadCheck
 from txnlog.log.sequence_log import Turns
 from txnlog.log.state_log import StateLog
+from txnlog.log.uploads import RECHECK_AFTER_MS, UploadCheck
 from txnlog.names import SegmentRef
 from txnlog.state.proposal import (
     DECODER,

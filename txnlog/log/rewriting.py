@@ -13,9 +13,9 @@ from txnlog.config import DAY_MS
 from txnlog.errors import StorageError
 from txnlog.limits import NEVER_MS
 from txnlog.log.chapters import FreeingRule
-from txnlog.log.retired_segments import UploadCheck
 from txnlog.log.state_log import LogPolicy
 from txnlog.log.topic_log import TopicLog
+from txnlog.log.uploads import UploadCheck
 from txnlog.names import OWN_FILE, SegmentRef, TopicPartition
 from txnlog.state.rewrites import Rewritten
 from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment, overlapping

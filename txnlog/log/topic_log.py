@@ -25,10 +25,16 @@ from txnlog.log.placed_records import (
     count_bytes,
     find_records,
 )
-from txnlog.log.retired_segments import UploadCheck, check_history
 from txnlog.log.sequence_log import SequenceLog
 from txnlog.log.state_log import CHECKPOINT_INTERVAL, DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
-from txnlog.log.uploads import Appended, IdempotentWriter, TopicSpec, UploadedSegment
+from txnlog.log.uploads import (
+    Appended,
+    IdempotentWriter,
+    TopicSpec,
+    UploadCheck,
+    UploadedSegment,
+    check_history,
+)
 from txnlog.names import TopicPartition
 from txnlog.schema import TopicSchema
 from txnlog.state.folded_state import Unsettled
