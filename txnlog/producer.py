@@ -48,8 +48,7 @@ from txnlog.write.record_buffers import (
     group_now,
 )
 from txnlog.write.record_checks import Headers
-from txnlog.write.topic_buffer import BYTES_PER_BATCH, ROWS_PER_BATCH, WritesAs
-from txnlog.write.writer_settings import WriterSettings
+from txnlog.write.topic_buffer import BYTES_PER_BATCH, ROWS_PER_BATCH, WriterSettings, WritesAs
 
 _logger = logging.getLogger(__name__)
 

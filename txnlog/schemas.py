@@ -49,7 +49,7 @@ from txnlog.values.schemas import (
     check_text,
     with_references,
 )
-from txnlog.write.writer_settings import WriterSettings
+from txnlog.write.topic_buffer import WriterSettings
 
 TOPIC: Final = "_schemas"
 """Kafka's registries call theirs so."""

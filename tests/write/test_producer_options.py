@@ -27,10 +27,10 @@ from txnlog.names import TopicPartition
 from txnlog.state.transaction import TransactionState
 from txnlog.storage import open_storage
 from txnlog.storage.base import Storage
+from txnlog.storage.create_once import Retries
 from txnlog.storage.failure_messages import failure
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
-from txnlog.write.writer_settings import Retries
 
 pytestmark = pytest.mark.rule("T8")
 

@@ -1,22 +1,33 @@
-"""Putting an object once, though responses are lost: hazards 1 and 2 of docs/PROTOCOL.md."""
+"""What is tried again: putting an object once, though responses are lost, and a producer's calls.
+
+The first has to do with hazards 1 and 2 of docs/PROTOCOL.md. The second goes by Kafka's settings of
+a producer: of which errors, after which pause, for how long.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from typing import TypeVar
 
 from txnlog.clock import Clock
-from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.config import check_whole_number
+from txnlog.errors import CommitStateUnknown, InvalidConfig, ObjectNotFound, StorageError
 from txnlog.storage.base import Storage
 
-retries_logger = logging.getLogger("txnlog.retries")
+T = TypeVar("T")
+
+_logger = logging.getLogger("txnlog.retries")
 """Logs what is tried again, and why. docs/CLIENTS.md has the names of loggers."""
 
 _PUT_ATTEMPTS = 5
 _FIRST_PAUSE_S = 0.05
 _PATIENCE_S = 2.0
 """After this no other attempt begins: where requests take long, the caller's patience counts."""
+_JITTER = 0.2
+_MAX_MS = (1 << 31) - 1
 
 
 def create_once(
@@ -76,7 +87,7 @@ def create_once(
         except StorageError as error:
             failure = error
         wait_s = pause_s * (0.5 + clock.jitter())
-        retries_logger.info("%s: tried again in %.2f s: %s", name, wait_s, failure)
+        _logger.info("%s: tried again in %.2f s: %s", name, wait_s, failure)
         clock.sleep(wait_s)
         pause_s *= 2
     assert failure is not None
@@ -91,3 +102,64 @@ def confirm(storage: Storage, name: str) -> None:
     """
     with suppress(ObjectNotFound):
         storage.confirm(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How a producer retries calls that failed because of the storage. Milliseconds.
+
+    Only for idempotent calls, which recognise their earlier work. The pause doubles from
+    ``backoff_ms`` up to ``backoff_max_ms``, each time give or take a fifth.
+    """
+
+    delivery_timeout_ms: int = 120_000
+    backoff_ms: int = 100
+    backoff_max_ms: int = 1000
+
+    @classmethod
+    def of(cls, delivery_timeout_ms: int, backoff_ms: int, backoff_max_ms: int) -> Retries:
+        """Check the settings. Raises InvalidConfig."""
+        named = {
+            "delivery.timeout.ms": delivery_timeout_ms,
+            "retry.backoff.ms": backoff_ms,
+            "retry.backoff.max.ms": backoff_max_ms,
+        }
+        for key, value in named.items():
+            what = f"{key} of a producer"
+            check_whole_number(value, what, InvalidConfig, least=0, most=_MAX_MS)
+        return cls(delivery_timeout_ms, min(backoff_ms, backoff_max_ms), backoff_max_ms)
+
+    def waiting(self, storage: Storage) -> AbstractContextManager[None]:
+        """Roots of a replicated store are waited for as long, where a call cannot be repeated."""
+        return storage.wait_up_to(self.delivery_timeout_ms / 1000)
+
+    def run(
+        self,
+        clock: Clock,
+        storage: Storage,
+        call: Callable[[], T],
+        *,
+        at_most_ms: int | None = None,
+    ) -> T:
+        """Call until it succeeds, fails for another reason, or there is no time for another try.
+
+        ``storage``: what is called; it waits itself for roots of a replicated store. ``call``: may
+        be repeated after a StorageError or CommitStateUnknown. ``at_most_ms``: a shorter time than
+        the delivery timeout.
+        """
+        limit_ms = self.delivery_timeout_ms
+        if at_most_ms is not None:
+            limit_ms = min(limit_ms, at_most_ms)
+        deadline_s = clock.monotonic_s() + limit_ms / 1000
+        pause_s = self.backoff_ms / 1000
+        with storage.wait_up_to(limit_ms / 1000):
+            while True:
+                try:
+                    return call()
+                except (StorageError, CommitStateUnknown) as error:
+                    wait_s = pause_s * (1 - _JITTER + 2 * _JITTER * clock.jitter())
+                    if not error.retriable or clock.monotonic_s() + wait_s >= deadline_s:
+                        raise
+                    _logger.info("tried again in %.2f s: %s", wait_s, error)
+                clock.sleep(wait_s)
+                pause_s = min(2 * pause_s, self.backoff_max_ms / 1000)

@@ -18,10 +18,10 @@ from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import IdempotentWriter, UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.state.producers import ProducerRef
+from txnlog.storage.create_once import Retries
 from txnlog.storage.threads import submit
 from txnlog.write.deliveries import SentBatch, refuse
 from txnlog.write.topic_buffer import TopicBuffer
-from txnlog.write.writer_settings import Retries
 
 _MAX_QUEUED_FLUSHES = 8
 """How many flushes may be queued with acks=0; the next one waits for the first."""

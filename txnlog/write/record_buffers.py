@@ -30,8 +30,7 @@ from txnlog.state.membership import Committer
 from txnlog.write.deliveries import Flush, FutureRecordMetadata, SentBatch
 from txnlog.write.record_checks import Headers, Value
 from txnlog.write.segment_uploads import UploadBudget
-from txnlog.write.topic_buffer import TopicBuffer, WritesAs
-from txnlog.write.writer_settings import WriterSettings
+from txnlog.write.topic_buffer import TopicBuffer, WriterSettings, WritesAs
 
 
 class ProducerLock:

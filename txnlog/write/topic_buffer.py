@@ -1,4 +1,4 @@
-"""Records sent to one topic and not placed yet; uploaded as they grow.
+"""Records sent to one topic and not placed yet, uploaded as they grow; a writer's settings.
 
 Knows nothing of transactions.
 """
@@ -10,7 +10,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 from typing import Final, TypeAlias
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.columns.constraints import constraints_of
-from txnlog.config import TopicConfig
+from txnlog.config import Acks, TopicConfig, WriterCodec
 from txnlog.errors import (
     InvalidConfig,
     InvalidRecord,
@@ -45,6 +45,8 @@ from txnlog.segments.records import (
 )
 from txnlog.state.producers import ProducerRef
 from txnlog.state.transaction import TransactionRef
+from txnlog.storage.base import Storage
+from txnlog.storage.create_once import Retries
 from txnlog.write.deliveries import (
     Flush,
     FutureRecordMetadata,
@@ -54,7 +56,12 @@ from txnlog.write.deliveries import (
     refuse,
     refusing,
 )
-from txnlog.write.partitioner import choose_partitions, make_partitioner
+from txnlog.write.partitioner import (
+    DEFAULT_PARTITIONER,
+    PartitionFunction,
+    choose_partitions,
+    make_partitioner,
+)
 from txnlog.write.record_checks import (
     Headers,
     KeyCheck,
@@ -67,9 +74,13 @@ from txnlog.write.record_checks import (
     to_bytes,
 )
 from txnlog.write.row_values import make_columns, make_record, make_rows, plain_columns
-from txnlog.write.segment_uploads import SegmentUploader, UploadBudget, discard_segments
+from txnlog.write.segment_uploads import (
+    DEFAULT_MEMORY_BYTES,
+    SegmentUploader,
+    UploadBudget,
+    discard_segments,
+)
 from txnlog.write.typed_records import TypedRecords
-from txnlog.write.writer_settings import WriterSettings
 
 WritesAs: TypeAlias = Callable[[str], ProducerRef | TransactionRef]
 """Tells as whom records of a topic will be placed, as far as that is known at their upload."""
@@ -96,6 +107,26 @@ _TYPED_ROWS_PER_BATCH = 500
 
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 """The column name that pandas gives to an unnamed index."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSettings:
+    """A writer's settings for all topics, chosen once; Kafka's defaults.
+
+    ``codec`` None: each topic's own; ``memory_bytes``: of buffered records; ``linger_ms`` None:
+    only a flush sends.
+    """
+
+    codec: WriterCodec | None = None
+    partitioner: str | PartitionFunction = DEFAULT_PARTITIONER
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    acks: Acks = Acks.ALL
+    retries: Retries = field(default_factory=Retries)
+    linger_ms: int | None = None
+
+    def uploads_to(self, storage: Storage) -> Storage:
+        """The storage for uploads of segments: durable at once only with acks=all."""
+        return storage if self.acks is Acks.ALL else storage.without_fsync()
 
 
 class SentRows:

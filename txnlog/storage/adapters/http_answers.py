@@ -25,7 +25,7 @@ BUSY_HINTS = {
 
 _PAUSES_S = (0.3, 1.0, 2.5)
 """About how long to wait before each retry. A request refused after all of them is reported;
-commits are retried for longer, see ``write/writer_settings``.
+commits are retried for longer, see ``storage/create_once``.
 """
 _LONGEST_PAUSE_S = 20.0
 """A server may ask for a longer pause: that is reported instead."""
