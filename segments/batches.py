@@ -51,8 +51,11 @@ from txnlog.segments.errors import (
 )
 from txnlog.segments.formats.columns import (
     CHECK_BYTES,
+    can_pack,
     decode_columns,
+    decode_packed,
     encode_columns,
+    encode_packed,
     header_check,
     is_typed,
 )
@@ -61,7 +64,6 @@ from txnlog.segments.formats.message_sets import (
     decode_message_set,
     legacy_checksum,
 )
-from txnlog.segments.formats.packed import can_pack, decode_packed, encode_packed
 from txnlog.segments.formats.rows import decode_rows, encode_rows
 from txnlog.segments.indexes.sparse import IndexBuilder
 from txnlog.segments.markers import ABORT, COMMIT, ControlMarker, decode_markers, marker_record

@@ -34,7 +34,7 @@ from tests.support.segments.segment_samples import (
 from txnlog.segments.batch_header import Compression, SegmentIdentity
 from txnlog.segments.batches import decode_batch, encode_batch
 from txnlog.segments.errors import CorruptRecord, UnsupportedCompression, UnsupportedRecordFormat
-from txnlog.segments.formats.packed import MAX_PACKED_BYTES, MAX_PAYLOAD_BYTES
+from txnlog.segments.formats.columns import MAX_PACKED_BYTES, MAX_PAYLOAD_BYTES
 from txnlog.segments.indexes.sparse import OffsetIndex, TimeIndex
 from txnlog.segments.inspect.dump import dump_segment, verify_batches
 from txnlog.segments.reader import find_timestamp, read_segment
