@@ -23,6 +23,7 @@ from txnlog.log import chapters
 from txnlog.log.chapters import FreeingRule
 from txnlog.log.group_log import GroupLog
 from txnlog.log.recent import Recent
+from txnlog.log.sequence_log import check_case
 from txnlog.log.settlement import Settlement
 from txnlog.log.state_log import LogPolicy, StateLog
 from txnlog.log.topic_log import TopicLog
@@ -30,7 +31,6 @@ from txnlog.log.transaction_log import TransactionLog
 from txnlog.log.uploads import TopicSpec
 from txnlog.names import TopicPartition
 from txnlog.storage.base import Storage
-from txnlog.storage.case_folding import check_case
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 
 SKEW_MS = 60_000

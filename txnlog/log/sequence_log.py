@@ -16,7 +16,7 @@ from functools import partial
 
 from txnlog import names
 from txnlog.clock import Clock
-from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError
+from txnlog.errors import CorruptEntry, ObjectNotFound, StorageError, TxnlogError
 from txnlog.log.chapters import Chapters, delete_files, marks_below
 from txnlog.names import LogFile
 from txnlog.state.transaction import Outcome
@@ -426,3 +426,25 @@ class Turns:
         else:
             most_s = min(0.002 * 2 ** len(self.lost), _MOST_PAUSE_S)
             self._clock.sleep(self._clock.jitter() * most_s)
+
+
+def check_case(storage: Storage, folder: str, what: str, error: type[TxnlogError]) -> None:
+    """Raise ``error`` for the name of a log whose folder the disk treats as another's.
+
+    On a disk that does not, `Orders` and `orders` share a folder: under the second name the log of
+    the first one would be read and written, and decisions that name one would not be found under
+    the other. All names of folders are ASCII, see ``names``: there is nothing else to fold.
+
+    Costs nothing if the disk distinguishes them. Two processes that create both at the same moment
+    are not noticed. ``folder``: the log's, such as ``topics/orders``. ``what``: what users call it.
+    """
+    if not storage.folds_case():
+        return
+    above, _, name = folder.rpartition("/")
+    for other in storage.list_folders(above):
+        if other != name and other.casefold() == name.casefold():
+            raise error(
+                f"{what} cannot be used in {storage.url}: the disk does not tell upper from lower "
+                f"case, and {above}/{other} is there. Use that spelling, or another name, or move "
+                "the store to a disk that tells them apart"
+            )

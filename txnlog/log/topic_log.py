@@ -25,7 +25,7 @@ from txnlog.log.placed_records import (
     count_bytes,
     find_records,
 )
-from txnlog.log.sequence_log import SequenceLog
+from txnlog.log.sequence_log import SequenceLog, check_case
 from txnlog.log.state_log import CHECKPOINT_INTERVAL, DELIVERY_TIMEOUT_MS, LogPolicy, StateLog
 from txnlog.log.uploads import (
     Appended,
@@ -50,7 +50,6 @@ from txnlog.state.topic_entries import (
 )
 from txnlog.state.transaction import Outcome, TransactionKey, TransactionRef
 from txnlog.storage.base import Storage
-from txnlog.storage.case_folding import check_case
 
 ADOPT_AFTER = 512
 """With this many appends in memory, a process that only reads adopts a newer manifest list."""

@@ -27,7 +27,7 @@ from txnlog.limits import TimeMs
 from txnlog.log.chapters import FreeingRule
 from txnlog.log.named_folders import list_transactional_ids
 from txnlog.log.recent import Recent
-from txnlog.log.sequence_log import SequenceLog
+from txnlog.log.sequence_log import SequenceLog, check_case
 from txnlog.state.transaction import (
     DECODER,
     Outcome,
@@ -37,7 +37,6 @@ from txnlog.state.transaction import (
 )
 from txnlog.storage import envelope
 from txnlog.storage.base import Storage, lasts
-from txnlog.storage.case_folding import check_case
 
 _KEPT_ENTRIES = 64
 """How many of the newest entries of an id's log stay, whatever their age."""

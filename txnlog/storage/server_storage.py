@@ -1,4 +1,4 @@
-"""The common part of storages on servers: a check before a process's first write.
+"""What storages on servers share: a check before the first write, and one of their disks.
 
 An endpoint other than the one that created the store may not keep the promise: each process checks
 for itself. Knows the probe, and no server.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Generator, Hashable, Iterable
+from functools import partial
 from typing import Final, TypeVar
 
-from txnlog.errors import PutIfAbsentBroken
+from txnlog.errors import ObjectNotFound, PutIfAbsentBroken
+from txnlog.names import STORE_FILE
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import FOLDER, check_before_first_write
 from txnlog.storage.server_checks import check_once, checked_for_s, mark_passed, was_probed
@@ -75,3 +77,30 @@ class ServerStorage(Storage):
                 f"{error}. Nothing was written. Stop all others that write there, run `txnlog "
                 "doctor` through a server that can be relied on, and restart this process"
             ) from error
+
+
+class CaseFolding:
+    """Whether a server's disk takes names that differ only in case for one: its store's file tells.
+
+    Two requests at the same time, when it is first asked for.
+    """
+
+    def __init__(self) -> None:
+        self._folds: bool | None = None
+
+    def of(self, storage: Storage) -> bool:
+        """Whether the file is found under its name in the other case too. Raises StorageError."""
+        if self._folds is None:
+            both = (STORE_FILE.swapcase(), STORE_FILE)
+            swapped, own = storage.gather(partial(_is_there, storage, name) for name in both)
+            if own:  # else there is no store yet, and nothing is known
+                self._folds = swapped
+        return self._folds or False
+
+
+def _is_there(storage: Storage, name: str) -> bool:
+    try:
+        storage.size(name)
+    except ObjectNotFound:
+        return False
+    return True

@@ -23,9 +23,9 @@ from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.storage.adapters.connected import ConnectedStorage
 from txnlog.storage.base import Storage, Upload, check_name, may_be_listed
 from txnlog.storage.buffered_uploads import Spool, SpooledUpload
-from txnlog.storage.case_folding import CaseFolding
 from txnlog.storage.failure_messages import failure, port_of, secrets_of, split_url
 from txnlog.storage.fork_safe_lock import ForkSafeLock
+from txnlog.storage.server_storage import CaseFolding
 
 if TYPE_CHECKING:
     from txnlog.storage.adapters.sftp_client import SftpClient

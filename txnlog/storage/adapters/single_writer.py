@@ -16,11 +16,18 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
-from txnlog.storage.base import Address, Storage, Upload, check_name, lasts, may_be_listed
+from txnlog.storage.base import (
+    Address,
+    Storage,
+    Upload,
+    check_name,
+    lasts,
+    may_be_listed,
+)
 from txnlog.storage.buffered_uploads import Spool, SpooledUpload
-from txnlog.storage.case_folding import CaseFolding
 from txnlog.storage.failure_messages import failure, redact, redact_url, secrets_of
 from txnlog.storage.fork_safe_lock import ForkSafeLock
+from txnlog.storage.server_storage import CaseFolding
 from txnlog.storage.whole import TooLarge, check_whole
 
 _TEMPORARY = ".tmp"
