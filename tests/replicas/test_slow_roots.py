@@ -27,8 +27,7 @@ from txnlog.replication.roots.epochs import Epoch, Member, Proposer, first_epoch
 from txnlog.replication.roots.slowness import Slowness, TookTooLong, time_for
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
-from txnlog.storage.server_checks import check_once
-from txnlog.storage.server_storage import ServerStorage
+from txnlog.storage.server_storage import ServerStorage, check_once
 from txnlog.testing import VirtualClock
 from txnlog.time_limits import NoAnswer
 

@@ -21,7 +21,7 @@ from txnlog.spark import transaction
 from txnlog.spark.batch import provenance
 from txnlog.spark.batch.provenance import CommitScope, Origin
 from txnlog.state.transaction import TransactionRef
-from txnlog.storage import open_storage, server_checks
+from txnlog.storage import open_storage, server_storage
 
 
 @pytest.fixture
@@ -410,7 +410,7 @@ def test_a_note_costs_one_request(
 ) -> None:
     """Each of Spark's workers is new to the server, which who began the transaction has checked."""
     storage = open_storage("s3://test/notes", s3_options)
-    monkeypatch.setattr(server_checks, "_CHECKS", {})
+    monkeypatch.setattr(server_storage, "_CHECKS", {})
     monkeypatch.setattr(provenance, "current_execution", lambda: f"{uuid4()}-7")
     begun = len(s3_requests)
     provenance.leave_note(storage, Origin("store", TransactionRef("etl", 1, 2, 0), 3))

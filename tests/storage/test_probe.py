@@ -33,7 +33,7 @@ from txnlog.storage.probe import (
     check_before_first_write,
     probe,
 )
-from txnlog.storage.server_checks import check_once
+from txnlog.storage.server_storage import check_once
 from txnlog.store import attach
 
 T = TypeVar("T")

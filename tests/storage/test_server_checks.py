@@ -7,7 +7,7 @@ import pytest
 from txnlog.errors import PutIfAbsentBroken, StorageError
 from txnlog.storage import fork_safe_lock
 from txnlog.storage.fork_safe_lock import ForkSafeLock
-from txnlog.storage.server_checks import check_once, mark_passed, was_probed
+from txnlog.storage.server_storage import check_once, mark_passed, was_probed
 
 
 def never() -> None:

@@ -19,7 +19,7 @@ from tests.support.checkout import ROOT
 from tests.support.documents import blocks_of
 from txnlog.errors import StorageError, UnknownTopicOrPartition
 from txnlog.results import MaintenanceFailure
-from txnlog.storage import server_checks
+from txnlog.storage import server_storage
 from txnlog.store import Store
 
 URL = "s3://lake/events"
@@ -43,7 +43,7 @@ Open = Callable[[str], Store]
 @pytest.fixture(autouse=True)
 def a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of the server, so each role makes sure of it before it first writes."""
-    monkeypatch.setattr(server_checks, "_CHECKS", {})
+    monkeypatch.setattr(server_storage, "_CHECKS", {})
 
 
 @pytest.fixture(scope="module")

@@ -1,22 +1,94 @@
 """What storages on servers share: a check before the first write, and one of their disks.
 
 An endpoint other than the one that created the store may not keep the promise: each process checks
-for itself. Knows the probe, and no server.
+for itself, once: a result is kept for the life of the process and of its forks, so a server that
+has failed is not tried until it happens to pass. Knows the probe, and no server.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from abc import abstractmethod
-from collections.abc import Generator, Hashable, Iterable
+from collections.abc import Callable, Generator, Hashable, Iterable
 from functools import partial
 from typing import Final, TypeVar
 
 from txnlog.errors import ObjectNotFound, PutIfAbsentBroken
 from txnlog.names import STORE_FILE
 from txnlog.storage.base import Storage
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.probe import FOLDER, check_before_first_write
-from txnlog.storage.server_checks import check_once, checked_for_s, mark_passed, was_probed
 from txnlog.storage.threads import MAX_AHEAD_BYTES, SizedCall, Waits
+
+
+class _Check:
+    """The checks of one server."""
+
+    def __init__(self) -> None:
+        self.lock = ForkSafeLock()
+        self.passed = False
+        self.probed = False
+        """The longer check, at a store's creation, has passed."""
+        self.refusal: str | None = None
+        self.began: tuple[int, float] | None = None
+        """The process in which it is being made, and since when."""
+
+
+_CHECKS: dict[Hashable, _Check] = {}
+_LOCK = ForkSafeLock()
+
+
+def _check_of(server: Hashable) -> _Check:
+    with _LOCK.mutex:
+        known = _CHECKS.get(server)
+        if known is None:
+            known = _CHECKS[server] = _Check()
+        return known
+
+
+def check_once(server: Hashable, check: Callable[[], None]) -> None:
+    """Run ``check`` unless it has passed for this server; concurrent calls wait for it.
+
+    Raises PutIfAbsentBroken: the server is refused, now or earlier. StorageError: the check could
+    not be made; the next call makes it.
+    """
+    known = _check_of(server)
+    if known.passed:
+        return
+    with known.lock.mutex:
+        if known.passed:  # in another thread, meanwhile
+            return  # type: ignore[unreachable]
+        if known.refusal is not None:
+            raise PutIfAbsentBroken(known.refusal)
+        known.began = os.getpid(), time.monotonic()
+        try:
+            check()
+        except PutIfAbsentBroken as error:
+            known.refusal = str(error)
+            raise
+        finally:
+            known.began = None
+        known.passed = True
+
+
+def checked_for_s(server: Hashable) -> float | None:
+    """For how long the server has been checked in this process, if it is just now."""
+    began = _check_of(server).began
+    return None if began is None or began[0] != os.getpid() else time.monotonic() - began[1]
+
+
+def mark_passed(server: Hashable, *, probed: bool) -> None:
+    """Record that the server has passed the check before a write, or (probed) the longer one."""
+    known = _check_of(server)
+    known.passed = True
+    known.probed = known.probed or probed
+
+
+def was_probed(server: Hashable) -> bool:
+    """Whether the server has passed the longer check."""
+    return _check_of(server).probed
+
 
 T = TypeVar("T")
 
