@@ -18,7 +18,7 @@ from tests.support.runtime import long_life
 from tests.support.runtime.long_life import SAMPLES, Passing, handles
 from tests.support.steps import another, append
 from txnlog.clock import Signal
-from txnlog.log import open_logs, recent, settlement, state_log
+from txnlog.log import open_logs, sequence_log, settlement, state_log
 from txnlog.storage import open_storage
 from txnlog.storage.adapters import held_folders
 from txnlog.store import Store, attach
@@ -48,7 +48,7 @@ def test_what_is_remembered_does_not_follow_the_names_that_have_passed(
     Nor do its threads and open files, give or take a few.
     """
     settle_early(monkeypatch)
-    monkeypatch.setattr(recent, "KEPT", 3)
+    monkeypatch.setattr(sequence_log, "KEPT_NAMES", 3)
     monkeypatch.setattr(settlement, "_MOST_REMEMBERED", 3)
     monkeypatch.setattr(record_buffers, "_KEPT_TOPICS", 3)
     monkeypatch.setattr(held_folders, "_MOST_HELD", 3)
@@ -109,11 +109,11 @@ def test_a_log_in_use_is_one_object_however_long(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has locks. One that nobody uses goes when it was not asked for lately."""
-    monkeypatch.setattr(recent, "KEPT", 1)
+    monkeypatch.setattr(sequence_log, "KEPT_NAMES", 1)
     logs = attach(HeapStorage(), create=True, clock=clock).logs
     used, left = logs.topic("used"), weakref.ref(logs.topic("left"))
     for number in range(4):
-        clock.time_ms += 1000 * int(recent.IDLE_S) + 1
+        clock.time_ms += 1000 * int(sequence_log.IDLE_S) + 1
         logs.topic(f"other-{number}")
     assert logs.topic("used") is used
     gc.collect()
@@ -122,14 +122,14 @@ def test_a_log_in_use_is_one_object_however_long(
 
 def test_what_is_asked_for_is_remembered_however_much_it_is(clock: VirtualClock) -> None:
     """Names in use are never forgotten for others; those that are not make room for new ones."""
-    known: recent.Recent[int, int] = recent.Recent(clock)
-    names_ = range(3 * recent.KEPT)
+    known: sequence_log.Recent[int, int] = sequence_log.Recent(clock)
+    names_ = range(3 * sequence_log.KEPT_NAMES)
     for number in names_:
         known[number] = number
     for _ in range(3):
-        clock.time_ms += int(500 * recent.IDLE_S)
+        clock.time_ms += int(500 * sequence_log.IDLE_S)
         assert [known.get(number) for number in names_] == [*names_]
-    clock.time_ms += int(1001 * recent.IDLE_S)
+    clock.time_ms += int(1001 * sequence_log.IDLE_S)
     assert known.get(7) == 7
     for number in names_:
         known[-1 - number] = number

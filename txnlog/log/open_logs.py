@@ -22,8 +22,7 @@ from txnlog.errors import InvalidGroupId, InvalidTopic
 from txnlog.log import chapters
 from txnlog.log.chapters import FreeingRule
 from txnlog.log.group_log import GroupLog
-from txnlog.log.recent import Recent
-from txnlog.log.sequence_log import check_case
+from txnlog.log.sequence_log import Recent, check_case
 from txnlog.log.settlement import Settlement
 from txnlog.log.state_log import LogPolicy, StateLog
 from txnlog.log.topic_log import TopicLog

@@ -4,6 +4,9 @@ Entry N is created with put-if-absent by a process that has read entry N-1, so i
 everything before it. Beside the entries lie control markers and checkpoints. Knows files and bytes;
 the meaning of entries is left to their folds. A file may hold several entries: then it has the
 number of the first, and no files have those of the others. Only a reader of the file knows.
+
+Names of logs come and go, those of topics, groups and transactional ids. A process may live for
+months, and meet any number of them: ``Recent`` is what it remembers.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Generic, TypeVar
 
 from txnlog import names
 from txnlog.clock import Clock
@@ -448,3 +452,57 @@ def check_case(storage: Storage, folder: str, what: str, error: type[TxnlogError
                 f"case, and {above}/{other} is there. Use that spelling, or another name, or move "
                 "the store to a disk that tells them apart"
             )
+
+
+KEPT_NAMES = 1_000
+"""So many are always remembered ..."""
+IDLE_S = 600.0
+"""... and of more those that were asked for within this time."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class _Entry(Generic[V]):
+    __slots__ = ("used_s", "value")
+
+    def __init__(self, value: V, used_s: float) -> None:
+        self.value = value
+        self.used_s = used_s
+
+
+class Recent(Generic[K, V]):
+    """A dictionary that forgets what was not asked for lately, if it has more than ``KEPT_NAMES``.
+
+    For what is found out again, or begins again, at no more than a cost. Threads may share it.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._entries: dict[K, _Entry[V]] = {}
+        self._most = KEPT_NAMES
+
+    def get(self, key: K) -> V | None:
+        """The value, None if it is not known."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        entry.used_s = self._clock.monotonic_s()
+        return entry.value
+
+    def __setitem__(self, key: K, value: V) -> None:
+        if len(self._entries) >= self._most and key not in self._entries:
+            self._forget_idle()
+        self._entries[key] = _Entry(value, self._clock.monotonic_s())
+
+    def pop(self, key: K) -> None:
+        """Forget it, if it is known."""
+        self._entries.pop(key, None)
+
+    def _forget_idle(self) -> None:
+        since_s = self._clock.monotonic_s() - IDLE_S
+        for key, entry in self._entries.copy().items():  # one step, whatever other threads add
+            if entry.used_s < since_s:
+                self._entries.pop(key, None)
+        # Looked through again only when as many have come: a step for each, whatever is in use.
+        self._most = max(KEPT_NAMES, 2 * len(self._entries))

@@ -27,7 +27,7 @@ from txnlog.errors import (
     TxnlogError,
     UnsupportedVersion,
 )
-from txnlog.log.recent import Recent
+from txnlog.log.sequence_log import Recent
 from txnlog.log.state_log import StateLog
 from txnlog.log.transaction_log import Head, TransactionLog, UnreadableState
 from txnlog.state import transaction as transitions

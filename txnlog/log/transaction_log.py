@@ -26,8 +26,7 @@ from txnlog.errors import (
 from txnlog.limits import TimeMs
 from txnlog.log.chapters import FreeingRule
 from txnlog.log.named_folders import list_transactional_ids
-from txnlog.log.recent import Recent
-from txnlog.log.sequence_log import SequenceLog, check_case
+from txnlog.log.sequence_log import Recent, SequenceLog, check_case
 from txnlog.state.transaction import (
     DECODER,
     Outcome,

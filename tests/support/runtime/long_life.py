@@ -19,7 +19,7 @@ import pyarrow as pa
 from tests.support.runtime.held_sizes import held_sizes
 from tests.support.steps import another
 from txnlog.consumer import Consumer
-from txnlog.log import manifests, recent, settlement
+from txnlog.log import manifests, sequence_log, settlement
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.results import MaintenanceFailure
@@ -104,8 +104,8 @@ def process_sizes(passing: Passing) -> dict[str, int]:
 def live(folder: str, transactions: int) -> None:
     """Transactions of a job that copies, reads and maintains, and of names that pass."""
     # So much is remembered at any time; the rest of it would be soon.
-    recent.KEPT = record_buffers._KEPT_TOPICS = settlement._MOST_REMEMBERED = 10
-    recent.IDLE_S = topic_buffer.METADATA_MAX_AGE_S = AGE_MS / 1000
+    sequence_log.KEPT_NAMES = record_buffers._KEPT_TOPICS = settlement._MOST_REMEMBERED = 10
+    sequence_log.IDLE_S = topic_buffer.METADATA_MAX_AGE_S = AGE_MS / 1000
     manifests._REWRITES_KEPT_MS = AGE_MS
     config = dict.fromkeys(
         ("transaction.max.timeout.ms", "log.cleanup.age.ms", "producer.id.expiration.ms"), AGE_MS
