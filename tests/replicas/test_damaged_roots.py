@@ -84,7 +84,7 @@ def test_a_damaged_segment_is_read_from_another_root(
     """Every record once and in order; the log tells of it."""
     fill(tmp_path, record_format)
     damage(segment(tmp_path / FIRST), share)
-    with caplog.at_level(logging.WARNING, "txnlog.log.other_copies"):
+    with caplog.at_level(logging.WARNING, "txnlog.storage.base"):
         assert numbers(reopened(tmp_path)) == [*range(BATCHES * RECORDS)]
     assert "because it is damaged elsewhere" in caplog.text
     assert "verify --deep --repair" in caplog.text
@@ -142,7 +142,7 @@ def test_a_filter_goes_on_at_another_root(tmp_path: Path, caplog: pytest.LogCapt
     fill(tmp_path, "parquet")
     damage(segment(tmp_path / FIRST), 0.3)
     wanted = pc.field("number") >= 30
-    with caplog.at_level(logging.WARNING, "txnlog.log.other_copies"):
+    with caplog.at_level(logging.WARNING, "txnlog.storage.base"):
         assert numbers(reopened(tmp_path), filter=wanted) == [*range(30, BATCHES * RECORDS)]
     assert "because it is damaged elsewhere" in caplog.text
 

@@ -24,7 +24,6 @@ from txnlog import names
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptEntry, ObjectNotFound, UnknownTopicOrPartition, UnsupportedVersion
-from txnlog.log.other_copies import read_one_copy
 from txnlog.state.manifest import (
     LIST_DECODER,
     ManifestList,
@@ -43,7 +42,7 @@ from txnlog.state.rewrites import (
 )
 from txnlog.state.topic import CHECKPOINT_DECODER, RecentEntry, TopicState
 from txnlog.storage import envelope
-from txnlog.storage.base import Storage
+from txnlog.storage.base import Storage, read_one_copy
 from txnlog.storage.create_once import confirm, create_once
 from txnlog.storage.fork_safe_lock import ForkSafeLock
 

@@ -17,10 +17,10 @@ from txnlog.errors import (
     ObjectNotFound,
     OffsetOutOfRange,
     SnapshotExpired,
+    StorageError,
     TxnlogError,
     UnknownTopicOrPartition,
 )
-from txnlog.log.other_copies import read_any_copy, read_one_copy
 from txnlog.log.rewriting import current_records
 from txnlog.names import OWN_FILE, TopicPartition
 from txnlog.read.plan import Place, SegmentRange, join_reads
@@ -37,7 +37,7 @@ from txnlog.segments.reader import (
 )
 from txnlog.segments.schema_columns import Columns
 from txnlog.segments.segment_file import DEFAULT_CHUNK_BYTES, aligned_chunks
-from txnlog.storage.base import Storage
+from txnlog.storage.base import Storage, read_one_copy, warn_of_damage
 from txnlog.storage.threads import MAX_AHEAD_BYTES, InTurn, SizedCall
 
 _SMALL_BYTES = 64 << 10
@@ -321,7 +321,7 @@ class _Reading:
 
         try:
             start_offset = part.start_offset - shift
-            yield from read_any_copy(self._storage, part.paths.log, start_offset, read)
+            yield from _read_any_copy(self._storage, part.paths.log, start_offset, read)
         except ObjectNotFound as error:
             raise _gone(self._storage, part, part.paths.log) from error
 
@@ -382,6 +382,41 @@ def first_at_or_after(
     except ObjectNotFound as error:
         raise _gone(storage, part, part.paths.log) from error
     return None if found is None else (shift + found[0], found[1])
+
+
+def _read_any_copy(
+    storage: Storage,
+    name: str,
+    start_offset: int,
+    read: Callable[[Storage | None, int], Iterator[SegmentBatch]],
+) -> Iterator[SegmentBatch]:
+    """The batches of a segment; after damage, the following ones from another root's copy.
+
+    ``read``: from a storage (None: as planned) the batches from an offset on. Each copy is tried
+    again after others have got further. Raises its errors; CorruptRecord if no copy has the damaged
+    part.
+    """
+    at = damaged_at = start_offset
+    damage: CorruptRecord | None = None
+    source: Storage | None = None
+    others: list[Storage] = []
+    while True:
+        try:
+            for batch in read(source, at):
+                at = batch.last_offset + 1
+                yield batch
+            return
+        except CorruptRecord as error:
+            if damage is None or at > damaged_at:
+                damage, damaged_at = error, at
+                others = [*storage.copies_of(name)]
+        except StorageError:
+            if source is None or damage is None:
+                raise
+        if not others:
+            raise damage
+        source = others.pop(0)
+        warn_of_damage(name, source, damage)
 
 
 def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:

@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import chain, islice
@@ -19,7 +19,7 @@ from threading import Barrier, BrokenBarrierError
 from types import TracebackType
 from typing import Literal, Self, TypeAlias, TypeVar
 
-from txnlog.errors import InvalidOption, StorageError
+from txnlog.errors import InvalidOption, StorageError, TxnlogError
 from txnlog.storage.failure_messages import failure
 from txnlog.storage.threads import MAX_AHEAD_BYTES, SizedCall, Waits, run_ahead, run_together
 
@@ -538,3 +538,35 @@ def lasts(error: StorageError) -> bool:
 def for_each(storage: Storage, work: Callable[[str], T], names: Iterable[str]) -> Generator[T]:
     """The results of ``work`` for each name, in order; see :meth:`Storage.run_ahead`."""
     return storage.run_ahead((0, partial(work, name)) for name in names)
+
+
+def read_one_copy(
+    storage: Storage,
+    name: str,
+    read: Callable[[Storage], T],
+    damaged: tuple[type[TxnlogError], ...],
+) -> T:
+    """What ``read`` reads of a file; where it raises one of ``damaged``, of another copy.
+
+    Raises what ``read`` does of the first copy if no other can be read.
+    """
+    try:
+        return read(storage)
+    except damaged as damage:
+        for source in storage.copies_of(name):
+            with suppress(StorageError, *damaged):
+                found = read(source)
+                warn_of_damage(name, source, damage)
+                return found
+        raise
+
+
+def warn_of_damage(name: str, source: Storage, damage: TxnlogError) -> None:
+    """Say that a file is damaged in one root of a store, and read from another."""
+    _logger.warning(
+        "%s is read from %s, because it is damaged elsewhere (`txnlog replicas verify --deep "
+        "--repair` mends it): %s",
+        name,
+        source.url,
+        damage,
+    )
