@@ -48,7 +48,7 @@ def _show_places(segments: Iterable[SegmentEntry]) -> str:
 
 def _describe(found: Entry) -> str | None:
     """What an entry says, in short. A damaged one says nothing."""
-    from txnlog.state.rewrites import Rewritten
+    from txnlog.state.segment import Rewritten
     from txnlog.state.topic_entries import Altered, Append, Appends, Created, Imported, Trimmed
 
     match found.entry:

@@ -23,8 +23,14 @@ from txnlog.log.uploads import UploadCheck
 from txnlog.names import SegmentRef, TopicPartition
 from txnlog.read.pin import ROUNDS
 from txnlog.results import MaintenanceFailure, Merge
-from txnlog.state.rewrites import Rewrite, resolve
-from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment
+from txnlog.state.segment import (
+    Rewrite,
+    RewrittenFile,
+    Segment,
+    SegmentEntry,
+    StoredSegment,
+    resolve,
+)
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock

@@ -23,8 +23,16 @@ from txnlog.errors import (
 from txnlog.log.uploads import UploadCheck
 from txnlog.results import FileDeletion, MaintenanceFailure, Merge
 from txnlog.scan import Scan
-from txnlog.state.rewrites import Rewrite, records_in, still_of_use, untrimmed
-from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment
+from txnlog.state.segment import (
+    Rewrite,
+    RewrittenFile,
+    Segment,
+    SegmentEntry,
+    StoredSegment,
+    records_in,
+    still_of_use,
+    untrimmed,
+)
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
 from txnlog.testing import (

@@ -30,8 +30,7 @@ from txnlog.errors import (
 )
 from txnlog.log.uploads import UploadCheck
 from txnlog.results import PurgeReport
-from txnlog.state.rewrites import resolve
-from txnlog.state.segment import StoredSegment
+from txnlog.state.segment import StoredSegment, resolve
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 

@@ -20,7 +20,7 @@ from tests.spark.fault_matrix import (
 )
 from txnlog import Store
 from txnlog.results import Outcome
-from txnlog.state.rewrites import Rewritten
+from txnlog.state.segment import Rewritten
 from txnlog.state.topic_entries import Append
 
 SEGMENTS = (".log", ".parquet")

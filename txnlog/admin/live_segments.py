@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import OWN_FILE, SHARED, FileKey, SegmentRef
-from txnlog.state.rewrites import resolve
-from txnlog.state.segment import Segment
+from txnlog.state.segment import Segment, resolve
 from txnlog.state.topic import TopicState, last_appended
 
 

@@ -48,8 +48,7 @@ from txnlog.schema import TopicSchema
 from txnlog.segments.errors import UnsupportedRecordFormat
 from txnlog.segments.reader import SegmentBatch
 from txnlog.segments.records import CONVERSION_ERRORS, normalize
-from txnlog.state.rewrites import records_in
-from txnlog.state.segment import RewrittenFile, Segment
+from txnlog.state.segment import RewrittenFile, Segment, records_in
 from txnlog.state.topic import Partition, TopicState
 from txnlog.state.topic_entries import Purged
 from txnlog.tables.table_files import copied_segment, is_copy, segment_of_copy

@@ -22,8 +22,7 @@ from txnlog.state.group import (
 )
 from txnlog.state.membership import MembersJoined, PartitionsAssigned
 from txnlog.state.producers import ProducerRef
-from txnlog.state.rewrites import Rewritten, resolve
-from txnlog.state.segment import Segment, SegmentEntry
+from txnlog.state.segment import Rewritten, Segment, SegmentEntry, resolve
 from txnlog.state.topic import Partition, TopicState
 from txnlog.state.topic_entries import (
     Altered,

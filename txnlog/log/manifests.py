@@ -32,7 +32,7 @@ from txnlog.state.manifest import (
     tail_to_join,
 )
 from txnlog.state.producers import join
-from txnlog.state.rewrites import (
+from txnlog.state.segment import (
     REWRITE_FILE_DECODER,
     Rewrite,
     RewriteFile,

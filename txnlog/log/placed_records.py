@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 from txnlog.errors import OffsetOutOfRange, SnapshotExpired
 from txnlog.log.manifests import Manifests
 from txnlog.state.manifest import ManifestList, ManifestRef, Settled
-from txnlog.state.rewrites import (
+from txnlog.state.segment import (
     Rewrite,
+    Segment,
     emptied_segments,
     first_ignored,
     held_segments,
     not_rewritten,
+    overlapping,
     resolve,
 )
-from txnlog.state.segment import Segment, overlapping
 from txnlog.state.topic import TopicState
 
 if TYPE_CHECKING:

@@ -17,8 +17,14 @@ from txnlog.log.state_log import LogPolicy
 from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import UploadCheck
 from txnlog.names import OWN_FILE, SegmentRef, TopicPartition
-from txnlog.state.rewrites import Rewritten
-from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment, overlapping
+from txnlog.state.segment import (
+    Rewritten,
+    RewrittenFile,
+    Segment,
+    SegmentEntry,
+    StoredSegment,
+    overlapping,
+)
 from txnlog.state.topic import TopicState
 from txnlog.storage.base import Storage
 

@@ -26,7 +26,7 @@ from txnlog.limits import (
     TimeMs,
     TotalBytes,
 )
-from txnlog.state.rewrites import RewriteRef
+from txnlog.state.segment import RewriteRef
 
 
 class Settled(msgspec.Struct, frozen=True, array_like=True):

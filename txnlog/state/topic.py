@@ -48,8 +48,7 @@ from txnlog.state.producers import (
     pass_time,
     remember,
 )
-from txnlog.state.rewrites import Rewrite, Rewritten, records_in
-from txnlog.state.segment import Segment
+from txnlog.state.segment import Rewrite, Rewritten, Segment, records_in
 from txnlog.state.topic_entries import (
     Altered,
     Append,

@@ -20,8 +20,7 @@ from txnlog.limits import (
 )
 from txnlog.schema import TopicSchema
 from txnlog.state.producers import ProducerRef
-from txnlog.state.rewrites import Rewritten
-from txnlog.state.segment import SegmentEntry
+from txnlog.state.segment import Rewritten, SegmentEntry
 from txnlog.state.transaction import TransactionRef
 
 
