@@ -23,6 +23,7 @@ import txnlog
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("txnlog", "segments", "spark", "cli", "ui")
 FEW_LINES, MANY_LINES = 100, 700
+DECORATOR = "txnlog.arguments"
 MECHANISMS = {
     "manifests": (
         *("Manifests", "ManifestTable", "ManifestList", "ManifestRef", "Settled", "KeptApart"),
@@ -55,7 +56,8 @@ MECHANISMS = {
 class Walk:
     """What a call has run of this package: the modules and functions, by their names.
 
-    ``climbs`` are calls from a room into one above it.
+    ``climbs`` are calls from a room into one above it; a method that is decorated is called by
+    whoever calls the decorator.
     """
 
     def __init__(self) -> None:
@@ -76,7 +78,10 @@ class Walk:
             return
         self.modules[name] = None
         self.functions.add((name, code.co_qualname))
-        caller = frame.f_back and str(frame.f_back.f_globals.get("__name__"))
+        behind = frame.f_back
+        while behind and behind.f_globals.get("__name__") == DECORATOR:
+            behind = behind.f_back
+        caller = behind and str(behind.f_globals.get("__name__"))
         if caller and caller.startswith("txnlog") and is_climb(caller, name):
             self.climbs.add((room_of(caller), room_of(name)))
 
