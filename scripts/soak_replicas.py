@@ -48,6 +48,8 @@ KINDS: Final[Mapping[str, Run]] = {
     "forgetful": _on_roots(ROUGH, forgets=True),
     "slow": _on_roots(CALM, stalls=True),
     "slow-rough": _on_roots(ROUGH, stalls=True, timed=False),
+    "hanging": _on_roots(CALM, hangs=True),
+    "hanging-decaying": _on_roots(CALM, hangs=True, decays=True),
     "unmounted": _on_roots(ROUGH, unmounts=True),
     "unmounted-placed": _on_roots(ROUGH, unmounts=True, placed=True, roots=4),
     "unmounted-operated": _on_roots(STORMY, unmounts=True, operated=True, roots=4),

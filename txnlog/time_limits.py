@@ -35,8 +35,9 @@ class RunWithin(Protocol):
     """Runs a call and returns its result, or raises its error, within a time.
 
     ``go_on`` and ``is_over``, if given, are asked beside the call when a quarter of the time is
-    over. If the first has said yes at the end, the call has as long again; as soon as the second
-    says so, it is waited for no longer. Raises NoAnswer: the call goes on.
+    over. If the first has said yes at the end, the call has as long again, and they are asked
+    again; as soon as the second says so, however long that takes, it is waited for no longer.
+    Raises NoAnswer: the call goes on.
     """
 
     def __call__(
@@ -78,6 +79,10 @@ class _Job:
 
     def end(self) -> None:
         self._running.release()
+
+    def says_no(self) -> bool:
+        """Whether it has ended, and has not said yes."""
+        return not (self._running.locked() or self.result)
 
     def wait(self, for_s: float, is_over: _Job | None = None) -> bool:
         """Whether it has ended; it is waited for until another one says that it is over."""
@@ -157,9 +162,12 @@ def run_within(
     """See :class:`RunWithin`."""
     job = _begin(call)
     first_s = for_s if go_on is None and is_over is None else _ASKED_AFTER * for_s
-    while not job.wait(first_s):
+    over: _Job | None = None
+    while not job.wait(first_s, over):
         # In the time that the call has left: one after the other would take twice as long.
-        asked, over = (None if ask is None else _begin(ask) for ask in (go_on, is_over))
+        asked = None if go_on is None else _begin(go_on)
+        if is_over is not None and (over is None or over.says_no()):
+            over = _begin(is_over)
         if (asked or over) and job.wait(for_s - first_s, over):
             break
         if over is not None and over.result:

@@ -44,17 +44,19 @@ class Gate:
         self._lock = threading.Lock()
         self.asked: list[str] = []
 
-    def close(self, folder: Path, *kinds: str, after: int = 0) -> None:
-        """``after`` so many requests that go through."""
+    def close(self, folder: Path, *kinds: str, after: int = 0, only: str = "") -> None:
+        """``after`` so many requests that go through; or of one object alone."""
         self._let = after
         for kind in kinds:
-            self._patch.setattr(LocalStorage, kind, self._gated(folder, kind))
+            self._patch.setattr(LocalStorage, kind, self._gated(folder, kind, only))
 
-    def _gated(self, folder: Path, kind: str) -> Callable[..., Any]:
+    def _gated(self, folder: Path, kind: str, only: str) -> Callable[..., Any]:
         method = getattr(LocalStorage, kind)
 
         def gated(storage: LocalStorage, *given: Any) -> Any:
-            if storage.url != str(folder) or self._opened.is_set() or self._lets_through():
+            if storage.url != str(folder) or (only and given[0] != only):
+                return method(storage, *given)
+            if self._opened.is_set() or self._lets_through():
                 return method(storage, *given)
             self.asked.append(kind)
             self._opened.wait()

@@ -19,6 +19,7 @@ from tests.support.replication.replica_folders import (
     reopened,
     values,
 )
+from tests.support.replication.world_entries import entry_of
 from txnlog import names
 from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replication import Replicas
@@ -341,6 +342,109 @@ def test_a_root_that_others_have_put_out_is_not_waited_for(
     assert lagging.storage.get_range(name, 1, 3) == b"23"
     assert shown == [True]
     gate.open()
+
+
+# -- a file that hangs while its root's mark answers -----------------------------------------------
+
+
+DATA = f"{names.topic_data_folder('t')}/00000-s.log"
+ENTRY = "topics/t/log/00000000000000000000.json"
+
+
+def entry(writer: str) -> bytes:
+    return entry_of(DATA, writer)
+
+
+def test_data_that_hangs_is_read_elsewhere_and_nobody_is_slow(
+    lagging: txnlog.Store, tmp_path: Path, gate: Gate
+) -> None:
+    """The read may be large: so its root stays, and puts that come right after it count there."""
+    lagging.storage.put(DATA, b"123456")
+    gate.close(tmp_path / FIRST, "get_range")
+    for _ in range(2):
+        assert lagging.storage.get_range(DATA, 1, 3) == b"23"
+    assert gate.asked == ["get_range"]
+    assert not lagging.storage.agreement._failing  # type: ignore[attr-defined]
+    assert lagging.storage.put_if_absent("x", b"1")
+    assert Replicas(lagging).describe().in_sync == ("r0-0", "r1-0")
+    gate.open()
+
+
+def test_so_is_what_is_known_to_be_everywhere(
+    lagging: txnlog.Store, tmp_path: Path, gate: Gate
+) -> None:
+    assert lagging.storage.put_if_absent("x", b"1")
+    gate.close(tmp_path / FIRST, "size")
+    assert lagging.storage.size("x") == 1
+    assert gate.asked == ["size"]
+    gate.open()
+
+
+@pytest.fixture
+def asked_beside(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> list[Member]:
+    """Who was asked beside what hangs; then that goes on."""
+    ask, asked = Agreement.ask_large, list[Member]()
+
+    def ask_then_end(self: Agreement, epoch: Epoch, member: Member, call: Any) -> object:
+        try:
+            return ask(self, epoch, member, call)
+        finally:
+            if gate.asked and not asked:
+                asked.append(member)
+                gate.let_go()
+
+    monkeypatch.setattr(Agreement, "ask_large", ask_then_end)
+    return asked
+
+
+def test_that_another_root_lacks_what_hangs_proves_nothing(
+    lagging: txnlog.Store, tmp_path: Path, gate: Gate, asked_beside: list[Member]
+) -> None:
+    lagging.storage.put(DATA, b"123456")
+    (tmp_path / SECOND / DATA).unlink()
+    gate.close(tmp_path / FIRST, "get_range")
+    assert lagging.storage.get_range(DATA, 1, 3) == b"23"
+    assert asked_beside == ["r1-0"]
+
+
+@pytest.fixture
+def differing(lagging: txnlog.Store, tmp_path: Path, gate: Gate) -> None:
+    """A follower has what nobody has decided, and the leader's hangs, which only it can tell."""
+    assert lagging.storage.put_if_absent("x", b"1")
+    for folder, text in ((FIRST, "decided"), (SECOND, "not decided")):
+        (tmp_path / folder / ENTRY).parent.mkdir(parents=True)
+        (tmp_path / folder / ENTRY).write_bytes(entry(text))
+    gate.close(tmp_path / FIRST, "get", only=ENTRY)
+
+
+@pytest.mark.usefixtures("differing")
+def test_another_root_leads_where_what_the_leader_alone_can_tell_hangs(
+    lagging: txnlog.Store,
+) -> None:
+    """So nothing of the old leader's is shown any more, which leaves: it gives no copy, either."""
+    assert lagging.storage.get(ENTRY) == entry("not decided")
+    told = Replicas(lagging).history()
+    assert f"{ENTRY} hangs at the leader r0-0; r1-0 has it whole" in told[1].why
+    assert [one.in_sync for one in told[1:]] == [("r0-0", "r1-0"), ("r1-0",)]
+
+
+@pytest.mark.usefixtures("differing")
+def test_who_only_reads_waits_for_what_the_leader_alone_can_tell(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, shown = Agreement.answers, list[Member]()
+
+    def shows_its_mark(self: Agreement, epoch: Epoch, member: Member) -> bool:
+        shown.append(member)
+        if len(shown) == 3:
+            gate.let_go()
+        return answers(self, epoch, member)
+
+    monkeypatch.setattr(Agreement, "answers", shows_its_mark)
+    reader = reopened(tmp_path)
+    reader.storage.get(ENTRY)  # of two roots that differ it is not the leader's that is right
+    assert shown[:3] == ["r0-0"] * 3
+    assert "hangs" not in "".join(told.why for told in Replicas(reader).history())
 
 
 # -- how many are left behind --------------------------------------------------------------------

@@ -274,6 +274,15 @@ def test_slow_roots_are_put_out_within_two_timeouts() -> None:
     assert total["elections"] > 0
 
 
+@pytest.mark.parametrize("runs", [2, pytest.param(100, marks=pytest.mark.slow)])
+def test_an_object_that_hangs_at_one_root_holds_nobody_up(runs: int) -> None:
+    """Others give it; and where the leader alone may tell, another one leads."""
+    total = run_seeds(range(14, 14 + runs), CALM, hangs=True)
+    assert total["elections"] > 0
+    assert total["acknowledged"] > 80 * runs
+    run_seeds(range(50, 50 + runs // 2), CALM, hangs=True, decays=True)
+
+
 @pytest.mark.parametrize(
     "runs", [pytest.param(3, marks=pytest.mark.more), pytest.param(10, marks=pytest.mark.slow)]
 )
@@ -552,6 +561,15 @@ def readers_decide(patch: Patch) -> None:
     patch.setattr(Agreement, "observes", property(lambda _: False, lambda *_: None), raising=False)
 
 
+def nobody_else_is_asked(patch: Patch) -> None:
+    """Who reads an object that hangs at one root waits for that one."""
+
+    def ask(self: Agreement, epoch: Epoch, _: Any, member: Member, call: Any, *__: Any) -> Any:
+        return self.ask_large(epoch, member, call)
+
+    patch.setattr(Agreement, "ask_one_of", ask)
+
+
 def nobody_keeps_epochs(patch: Patch) -> None:
     """R16. A controller that is lost cannot be made anew."""
     patch.setattr(agreement, "note_epoch", lambda *_, **__: None)
@@ -625,6 +643,7 @@ BROKEN: list[tuple[Callable[[Patch], None], dict[str, Any]]] = [
     (a_move_is_decided_there, {"operated": True}),
     (whoever_puts_an_epoch_is_first, {"cleans": 1, "operated": True, "first": 39}),
     (nothing_is_left_behind, {"stalls": True, "rates": CALM}),
+    (nobody_else_is_asked, {"hangs": True, "rates": CALM}),
     (copies_that_stay_are_not_read, {"decays": True, "placed": True, "first": 200024}),
     (whoever_is_forgotten_is_not_read, {"decays": True, "operated": True, "first": 200055}),
     (readers_decide, {}),

@@ -66,6 +66,24 @@ def test_a_call_that_takes_too_long_goes_on(gate: threading.Event) -> None:
     assert ended.wait(10)
 
 
+def test_it_is_over_when_that_is_said_however_late(gate: threading.Event) -> None:
+    """It is asked for once, though the call is given more time meanwhile."""
+    hopes, asked = iter([True, True]), []
+
+    def go_on() -> bool:
+        if (hope := next(hopes, None)) is None:
+            gate.set()
+        return hope is not False
+
+    def is_over() -> bool:
+        asked.append(True)
+        return gate.wait(10)
+
+    with pytest.raises(NoAnswer, match="others go on without it"):
+        run_within(threading.Event().wait, SOON_S, go_on, is_over)
+    assert asked == [True]
+
+
 def test_it_is_waited_for_as_long_as_there_is_hope(gate: threading.Event) -> None:
     hopes = [True, True, False]
 

@@ -52,14 +52,15 @@ def view_of(process: Process, inner: Storage) -> Storage:
 class Gate(ForwardingStorage):
     """A root's storage, which answers while the root is up. ``reaches`` tells.
 
-    ``stall`` makes a request, its name before it, where the root is slow just now; it returns how.
+    ``stall`` makes a request, its kind and object before it, where the root is slow just now, or
+    the object hangs; it returns how.
     """
 
     def __init__(
         self,
         inner: Storage,
         reaches: Callable[[], bool],
-        stall: Callable[[str, Callable[[], Any]], Any] = lambda _, call: call(),
+        stall: Callable[[str, str, Callable[[], Any]], Any] = lambda _, __, call: call(),
     ) -> None:
         super().__init__(inner)
         self._reaches = reaches
@@ -72,7 +73,7 @@ class Gate(ForwardingStorage):
         if not told(self, "_reaches")():
             raise StorageError(f"{told(self, 'url')} is down")
         method, stall = super().__getattribute__(name), told(self, "_stall")
-        return lambda *given: stall(name, lambda: method(*given))
+        return lambda *given: stall(name, str(given[0]), lambda: method(*given))
 
 
 class Disk(MarkedDisk):
@@ -156,21 +157,40 @@ class Patience:
         self._simulation = simulation
         self._process = process
         self._until_s: float | None = None
+        self._for_s = 0.0
+        self._go_on: Callable[[], bool] | None = None
         self._is_over: Callable[[], bool] | None = None
 
     def run_within(
         self,
         call: Callable[[], Any],
         for_s: float,
-        go_on: Callable[[], bool] | None = None,  # noqa: ARG002
+        go_on: Callable[[], bool] | None = None,
         is_over: Callable[[], bool] | None = None,
     ) -> Any:
-        before = self._until_s, self._is_over
+        before = self._until_s, self._for_s, self._go_on, self._is_over
         self._until_s, self._is_over = self._process.clock.monotonic_s() + for_s, is_over
+        self._for_s, self._go_on = for_s, go_on
         try:
             return call()
         finally:
-            self._until_s, self._is_over = before
+            self._until_s, self._for_s, self._go_on, self._is_over = before
+
+    def hang(self, hangs: Callable[[], bool], call: Callable[[], Any]) -> Any:
+        """Make a request of an object that hangs, while its root answers all others."""
+        clock, within_s = self._process.clock, self._for_s
+        go_on, is_over = self._go_on, self._is_over
+        if threading.current_thread() is threading.main_thread():
+            return call()
+        while hangs():
+            clock.sleep(within_s / 4 if within_s else 1)
+            if is_over is not None and is_over():
+                raise TookTooLong("others go on without it")
+            goes_on = not within_s or (go_on is not None and go_on())
+            clock.sleep(within_s * 3 / 4)
+            if hangs() and not goes_on:
+                raise TookTooLong("no answer in time")
+        return call()
 
     def stall(self, takes_s: float, name: str, call: Callable[[], Any]) -> Any:
         """Make a request that takes so long."""

@@ -191,6 +191,8 @@ class Roots:
         """The same, and nobody mends it soon: others go on meanwhile."""
         self.stalled: dict[str, float] = {}
         """How long each request to a root takes, in seconds, where that is long."""
+        self.hanging: set[tuple[Member, str]] = set()
+        """Single objects that cannot be read at a member which answers otherwise."""
         self._decoded: dict[bytes, Epoch] = {}
         who = Proposer("test", 0, "made")
         urls = {name: f"heap://{name}" for name in self.names if name != self.newcomer}
@@ -226,9 +228,11 @@ class Roots:
         def open_member(_: Epoch, member: Member) -> Storage:
             root = root_of(member)
 
-            def stall(name: str, call: Callable[[], Any]) -> Any:
+            def stall(kind: str, name: str, call: Callable[[], Any]) -> Any:
+                if (member, name) in self.hanging and kind in ("get", "get_range"):
+                    return patience.hang(lambda: (member, name) in self.hanging, call)
                 takes_s = self.stalled.get(root)
-                return patience.stall(takes_s, name, call) if takes_s else call()
+                return patience.stall(takes_s, kind, call) if takes_s else call()
 
             gate = self.gate(self.heap(member), root, process.name, member)
             return view_of(process, Gate(gate.inner, gate._reaches, stall))
@@ -380,6 +384,7 @@ class World:
         grows: bool = False,
         loses: bool = False,
         decays: bool = False,
+        hangs: bool = False,
     ) -> None:
         chance = random.Random(seed)
         least = chance.choice([1, 1, 2])
@@ -405,6 +410,8 @@ class World:
         self.returned = 0
         self.roots = Roots(roots, settings, grows=grows)
         """If it grows a root is new, and all others go when it has come."""
+        self.hangs = chance.choice(self.roots.names) if hangs else None
+        """At this root single objects hang, and nothing else is wrong with roots."""
         self.acked_in = 0
         """The newest epoch under which something was acknowledged."""
         self.found = 0
@@ -567,6 +574,8 @@ class World:
                 pass
             process.clock.sleep(process.chance.uniform(0, 1.5))
         self.writing -= 1
+        if not self.writing:
+            self.roots.hanging.clear()
 
     def _reopened(self, process: Process, storage: ReplicatedStorage) -> ReplicatedStorage:
         """Where the controller was lost, and made anew; else it stays open."""
@@ -713,7 +722,7 @@ class World:
         if missing := {n for n in before if "/log/" in n}.difference(listed):
             raise Violation(f"stale: {missing} was acknowledged before, is not listed")
         for name in listed:
-            data = storage.get(name)
+            data = self._get_in_time(storage, name)
             if unclean != self.unclean():
                 return
             if not self._is_whole(name, data):
@@ -727,6 +736,15 @@ class World:
             if process.chance.random() < 0.2:
                 self._check_data(storage, named)
         self.alone += storage.agreement.lost is not None
+
+    def _get_in_time(self, storage: ReplicatedStorage, name: str) -> bytes:
+        """Nobody waits for an object that hangs at one root."""
+        began_ms = self.simulation.clock.time_ms
+        data = storage.get(name)
+        took_ms = self.simulation.clock.time_ms - began_ms
+        if self.hangs and took_ms > 3 * LAG_MS:
+            raise Violation(f"stuck: {took_ms} ms for {name}, while one root has all else")
+        return data
 
     def _is_whole(self, name: str, data: bytes) -> bool:
         """Whether an object is shown as it was written; else nobody may have it so."""
@@ -750,11 +768,11 @@ class World:
 
     def _check_data(self, storage: ReplicatedStorage, named: str) -> None:
         try:
-            found = storage.get(named)
+            found = self._get_in_time(storage, named)
         except ObjectNotFound as error:
             if named in self.given_up:
                 return
-            if self.placed:
+            if self.placed or self.decays:
                 raise Violation(f"{named} is named by an entry, and not found") from error
             raise
         if found == self.meant[named] or named in self.rot.decayed:
@@ -909,6 +927,8 @@ class World:
         whole: dict[str, list[Member]] = {}
         for member in (*epoch.in_sync, *epoch.left):
             heap = self.roots.heap(member)
+            if root_of(member) == self.hangs:
+                continue  # it may hang there
             if _get(heap, name) == self.meant[name] and not _is_doomed(heap, name):
                 whole.setdefault(root_of(member), []).append(member)
         if len(whole) > 1:
@@ -1016,6 +1036,9 @@ class World:
                 self._judge_recovery()
             if self.forgets:
                 continue
+            if self.hangs:
+                self._hang(process.chance)
+                continue
             if self.roots.down or self.roots.cut or self.roots.stalled or self.roots.unmounted:
                 self._calm()
                 continue
@@ -1038,10 +1061,24 @@ class World:
                 unseen = process.chance.sample(self.roots.names, len(self.roots.names) - 1)
                 self.roots.cut.update(("read", root) for root in unseen)
 
+    def _hang(self, chance: random.Random) -> None:
+        """Some of what one root has, for as long as anybody writes.
+
+        Of an id's states the leader alone tells: who only reads waits for it.
+        """
+        epoch = self.roots.epoch()
+        member = next((one for one in epoch.in_sync if root_of(one) == self.hangs), None)
+        if member is None or len(epoch.in_sync) == 1 or not self.writing:
+            return
+        for name, data in self.acked.items():
+            if "/log/" in name and chance.random() < 0.3:
+                self.roots.hanging.add((member, chance.choice([name, named_in(data)])))
+
     def _calm(self) -> None:
         self.roots.down.clear()
         self.roots.cut.clear()
         self.roots.stalled.clear()
+        self.roots.hanging.clear()
         self.roots.unmounted.clear()
 
     def run(self, *, writers: int = 3) -> Self:

@@ -112,6 +112,14 @@ class MemberFailed(Exception):
         self.is_slow = isinstance(error, TookTooLong)
 
 
+class _Found(Exception):
+    """Another member has answered first."""
+
+
+def _late(member: Member) -> str:
+    return f"{member}, one of several"
+
+
 @dataclass(frozen=True, slots=True)
 class _Failing:
     """A member's requests have failed since then, without one that went well."""
@@ -173,6 +181,8 @@ class Agreement:
         self._asked_s = 0.0
         self._looking = threading.Lock()
         """Held while somebody asks beside a request whether its member is out."""
+        self._beside: dict[Member, threading.Lock] = {}
+        """Held while a member is asked for what another one should have given by then."""
         self.left_damaged: set[tuple[Member, str]] = set()
         """Objects that are not as they were written, and that nobody can do anything about."""
 
@@ -386,6 +396,85 @@ class Agreement:
     def ask_large(self, epoch: Epoch, member: Member, call: Callable[[Storage], T]) -> T:
         """:meth:`ask`, once, for what may be large: nobody is slow for that."""
         return self.ask(epoch, member, call, within_s=time_for(epoch), may_be_large=True)
+
+    def ask_one_of(
+        self,
+        epoch: Epoch,
+        members: Sequence[Member],
+        member: Member,
+        call: Callable[[Storage], T],
+        size_bytes: int = 0,
+    ) -> T:
+        """:meth:`ask_late` for what all of these have: another one is asked then.
+
+        Each is asked so for one object at a time: a slow link carries little twice. That it lacks
+        the object proves nothing.
+        """
+
+        def ask_another() -> list[T]:
+            for other in self.punctual_first(epoch, members):
+                asking = self._beside.setdefault(other, threading.Lock())
+                if other == member or not asking.acquire(timeout=epoch.lag_s):
+                    continue
+                try:
+                    with suppress(ObjectNotFound, MemberFailed):
+                        return [self.ask_large(epoch, other, call)]
+                finally:
+                    asking.release()
+            return []
+
+        return self.ask_late(epoch, member, call, ask_another, size_bytes)
+
+    def ask_late(
+        self,
+        epoch: Epoch,
+        member: Member,
+        call: Callable[[Storage], T],
+        ask_another: Callable[[], list[T]],
+        size_bytes: int = 0,
+    ) -> T:
+        """:meth:`ask_large`; if it takes longer than it should, another one is asked beside it.
+
+        One file may hang at a root that shows its mark. Whoever answers first has answered, and
+        nobody is slow for that. Raises ObjectNotFound, MemberFailed.
+        """
+        found: list[T] = []
+        within_s = time_for(epoch, size_bytes=size_bytes)
+        looks = itertools.count()
+        is_out = partial(self._is_out, epoch, member)
+        go_on = partial(self.answers, epoch, member)
+
+        def is_over() -> bool:
+            if is_out():
+                return True
+            if next(looks):  # the first one comes before the time is over
+                found.extend(ask_another())
+            return bool(found)
+
+        def left_as() -> str:
+            return _late(member) if found else member
+
+        def make(storage: Storage) -> T:
+            try:
+                return self.slowness.ask(
+                    *(member, partial(call, storage), within_s, go_on),
+                    is_over=is_over,
+                    left_as=left_as,
+                )
+            except TookTooLong:
+                if found:
+                    raise _Found from None
+                raise
+
+        try:
+            return self._make(epoch, member, make)
+        except _Found:
+            return found[0]
+
+    def punctual_first(self, epoch: Epoch, members: Sequence[Member]) -> list[Member]:
+        """These members; those whose reads took too long lately come last."""
+        pause_s = MOST_LAGS * epoch.lag_s
+        return sorted(members, key=lambda one: self.slowness.is_left(_late(one), pause_s))
 
     def _make(
         self,

@@ -293,15 +293,15 @@ class ReplicatedStorage(Storage):
 
         return self.agreement.settle(kept, then=lambda epoch: know(epoch, done[-1]))
 
-    def _read_unique(self, name: str, call: Callable[[Storage], T]) -> T:
+    def _read_unique(self, name: str, call: Callable[[Storage], T], size_bytes: int = 0) -> T:
         """Read an object that has one writer: any member's will do, the nearest one's first."""
         epoch = self.agreement.epoch()
         members = self._by_nearness(epoch, name)
         if name == names.STORE_FILE and epoch.allows_unclean:
             members += by_last_in_sync(epoch)  # one of those may lead next
-        for member in members:
+        for member in self.agreement.punctual_first(epoch, members):
             try:
-                return self._ask(epoch, member, call)
+                return self.agreement.ask_one_of(epoch, members, member, call, size_bytes)
             except (ObjectNotFound, MemberFailed):
                 continue
         # None of those that were members once: it is the newest epoch's that tell.
@@ -351,16 +351,16 @@ class ReplicatedStorage(Storage):
                 return self._ask(epoch, member, call)
         raise ObjectNotFound(f"no replica of {self.url} in sync has {name}")
 
-    def _read(self, name: str, call: Callable[[Storage], T]) -> T:
+    def _read(self, name: str, call: Callable[[Storage], T], size_bytes: int = 0) -> T:
         """Read of the leader what everybody has, or is given before it is shown."""
         check_name(name)
         if names.is_unique(name):
-            return self._read_unique(name, call)
+            return self._read_unique(name, call, size_bytes)
         epoch = self.agreement.epoch()
         if self._knows(epoch, name):
-            for member in epoch.in_sync:
+            for member in self.agreement.punctual_first(epoch, epoch.in_sync):
                 try:
-                    return self._ask(epoch, member, call)
+                    return self.agreement.ask_one_of(epoch, epoch.in_sync, member, call, size_bytes)
                 except ObjectNotFound:
                     break  # deleted, or never there: the newest epoch tells
                 except MemberFailed:
@@ -408,7 +408,8 @@ class ReplicatedStorage(Storage):
         return None
 
     def get_range(self, name: str, start: int, stop: int) -> bytes:
-        return self._read(name, lambda storage: storage.get_range(name, start, stop))
+        size_bytes = max(stop - start, 0)
+        return self._read(name, lambda one: one.get_range(name, start, stop), size_bytes)
 
     def small_reads_at_once(self) -> int:
         return self._controller.small_reads_at_once()

@@ -67,14 +67,15 @@ class Slowness:
         go_on: Callable[[], bool] | None = None,
         pause_s: float | None = None,
         is_over: Callable[[], bool] | None = None,
+        left_as: Callable[[], Member] | None = None,
     ) -> T:
         """Make a request. Raises TookTooLong, and what the call raises.
 
         After one without an answer there is none for ``pause_s``; if None, for as long as one may
-        take.
+        take. ``left_as`` tells of whom it is one, if of somebody else.
         """
         self._check(member, within_s if pause_s is None else pause_s)
-        token, ended = object(), []
+        token, ended, who = object(), [], [member]
 
         def run() -> T:
             try:
@@ -82,14 +83,15 @@ class Slowness:
             finally:
                 with _LOCK.mutex:
                     ended.append(True)
-                    self._left.get(member, {}).pop(token, None)
+                    self._left.get(who[0], {}).pop(token, None)
 
         try:
             return self._run_within(run, within_s, go_on, is_over)
         except NoAnswer as error:
             with _LOCK.mutex:
                 if not ended:
-                    self._left.setdefault(member, {})[token] = self._clock.monotonic_s()
+                    who[0] = member if left_as is None else left_as()
+                    self._left.setdefault(who[0], {})[token] = self._clock.monotonic_s()
             raise TookTooLong(str(error)) from None
 
     def bounding(self, place: Storage, epoch: Epoch | None) -> Storage:
@@ -100,6 +102,14 @@ class Slowness:
             return self.ask(place.url, call, MOST_LAGS * for_s, pause_s=for_s)
 
         return BoundedRequests(place, within)
+
+    def is_left(self, member: Member, pause_s: float) -> bool:
+        """Whether an earlier request is not answered, so that there is none for that time."""
+        try:
+            self._check(member, pause_s)
+        except TookTooLong:
+            return True
+        return False
 
     def _check(self, member: Member, pause_s: float) -> None:
         with _LOCK.mutex:

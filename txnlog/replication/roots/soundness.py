@@ -91,17 +91,28 @@ def names_nothing(_: str) -> Collection[str]:
 def leaders_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
     """What the leader has; damaged only if no member in sync has it whole.
 
-    Raises ObjectNotFound. MemberFailed: it fails; or its object is damaged, and another member is
-    to lead.
+    Raises ObjectNotFound. MemberFailed: it fails; or its object is damaged, or hangs, and another
+    member is to lead.
     """
-    data = _get(agreement, epoch, epoch.leader, name)
-    if is_sound(name, data) is not False:
-        return data
-    found = _whole_elsewhere(agreement, epoch, name)
-    if found is None:
-        return data
-    member, _ = found
-    why = f"{name} is damaged at the leader {epoch.leader}; {member} has it whole"
+
+    def get(storage: Storage) -> tuple[Member, bytes]:
+        return epoch.leader, storage.get(name)
+
+    def ask_another() -> list[tuple[Member, bytes]]:
+        # An observer waits: it may hang for this process alone.
+        found = None if agreement.observes else _whole_elsewhere(agreement, epoch, name)
+        return [] if found is None else [found]
+
+    member, data = agreement.ask_late(epoch, epoch.leader, get, ask_another)
+    how = "hangs"
+    if member == epoch.leader:
+        if is_sound(name, data) is not False:
+            return data
+        found = _whole_elsewhere(agreement, epoch, name)
+        if found is None:
+            return data
+        member, how = found[0], "is damaged"
+    why = f"{name} {how} at the leader {epoch.leader}; {member} has it whole"
     lead = partial(_hand_over, agreement, epoch, member, why)
     raise MemberFailed(epoch.leader, Damaged(why), remedy=lead)
 
