@@ -119,6 +119,32 @@ def test_the_controllers_disk(store: txnlog.Store, tmp_path: Path, *, is_longer:
     assert values(reopened(tmp_path, "alias")) == ["1", "2"]
 
 
+def test_the_controllers_disk_of_a_store_that_had_the_same_roots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its epochs name them, and as many incarnations."""
+    skip_probes(monkeypatch)
+    make_with(VirtualClock(seed=7), tmp_path)
+    for root in "ab":
+        shutil.rmtree(tmp_path / root)
+    (tmp_path / "control").rename(tmp_path / "other")
+    make_written(tmp_path, "1")
+    (tmp_path / "control").rename(tmp_path / "away")
+    (tmp_path / "other").rename(tmp_path / "control")
+    with pytest.raises(StorageError, match="which is another store's"):
+        reopened(tmp_path, "a")
+
+
+def test_what_is_about_to_be_deleted_at_a_root_is_no_other_stores(
+    store: txnlog.Store, tmp_path: Path
+) -> None:
+    """The store is opened by a root whose incarnation is half forgotten."""
+    Replicas(store).remove("r1")
+    (mark,) = (tmp_path / SECOND / root_names.MEMBER_MARKS).glob("*.json")
+    mark.rename(tmp_path / SECOND / root_names.trim_note("left"))
+    assert values(reopened(tmp_path, "b")) == ["1", "2"]
+
+
 def test_an_incarnation_of_another_store_is_not_deleted(
     store: txnlog.Store, tmp_path: Path
 ) -> None:

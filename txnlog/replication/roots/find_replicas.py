@@ -140,7 +140,7 @@ def find_replicas(
             "or by another root; `txnlog replicas move-controller` then tells this one, too. "
             "If it is lost for good, `txnlog replicas recover` makes it anew"
         ) from error
-    if is_another_stores(storage, epoch):
+    if in_time(url, lambda: is_another_stores(storage, epoch)):
         raise StorageError(
             f"{storage.url} names {named} as the controller, which is another store's: was its "
             "disk exchanged?"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import filterfalse
 from typing import ClassVar
 
 import msgspec
@@ -56,13 +57,22 @@ def _incarnations_marks(root: Storage) -> Iterator[str]:
     parsed = map(root_names.parse_incarnation_folder, root.list_folders(""))
     for number in sorted((one for one in parsed if one is not None), reverse=True):
         inside = f"{root_names.incarnation_folder(number)}/{root_names.MEMBER_MARKS}"
-        yield from (f"{inside}/{name}" for name in root.list_names(inside))
+        marks = filterfalse(root_names.is_trim_note, root.list_names(inside))
+        yield from (f"{inside}/{name}" for name in marks)
 
 
 def is_another_stores(root: Storage, epoch: Epoch) -> bool:
-    """Whether a root that was opened is none of an epoch's, under another URL either."""
-    if root.url in {one.url for one in epoch.roots.values()}:
-        return False
+    """Whether a root that was opened is none of an epoch's, under another URL either.
+
+    It takes one request to a root that has been nowhere else. Raises StorageError.
+    """
+    for name, known in epoch.roots.items():
+        if known.url == root.url:
+            newest = known.incarnations - 1
+            mark = root_names.member_mark(f"{name}-{newest}", epoch.store)
+            with suppress(ObjectNotFound):
+                root.size(f"{root_names.incarnation_folder(newest)}/{mark}")
+                return False
     marks = [*_incarnations_marks(root)]
     return bool(marks) and not any(path.endswith(f"-{epoch.store}.json") for path in marks)
 
