@@ -13,6 +13,7 @@ from tests.replicas.stalled_roots import LAG_MS, Gate
 from tests.support.replication.replica_folders import (
     FIRST,
     SECOND,
+    break_sector,
     lose,
     make_written,
     objects,
@@ -167,6 +168,19 @@ def test_a_log_that_cannot_be_shared_keeps_no_other_behind(
     Replicas(reopened(tmp_path)).remove("r1")
     assert "r1 leaves, and may alone have some of groups/g: r0-0 fails" in caplog.text
     assert file(3) in objects(tmp_path / FIRST)
+
+
+def test_a_log_that_cannot_be_compared_keeps_no_root_in_sync(
+    store: txnlog.Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is told of which file nobody knows whether others have its bytes."""
+    break_sector(monkeypatch, tmp_path / SECOND / file(2))
+    Replicas(store).remove("r1")
+    assert f"r1-0 leaves, and may alone have some of {file(2)}: " in caplog.text
+    assert Replicas(store).describe().in_sync == ("r0-0",)
 
 
 def test_what_is_damaged_at_all_in_sync_is_repaired(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import txnlog
 from tests.support.log.settling import settle_early
 from tests.support.replication.replica_folders import (
     FIRST,
+    break_sector,
     make_written,
     reopened,
     skip_probes,
@@ -770,6 +771,31 @@ def test_what_a_killed_round_has_left_is_not_trusted(
     damaged.write_bytes(right)
     assert Follower(store, url).follow().lost == ()
     assert (Path(url) / name).read_bytes() == right
+    assert values(txnlog.open(url), "t") == [b"one", b"two"]
+
+
+@pytest.mark.usefixtures("is_large")
+def test_what_cannot_be_read_at_a_standby_is_copied_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed round has left it: no later one fails for it."""
+    store, standby, url = open_pair(tmp_path)
+    store.topics.create("t")
+    for value in (b"one", b"two"):
+        append(store, value)
+
+    def stop(*_: object) -> None:
+        raise ProcessStopped
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Rounds, "put", stop)
+        with pytest.raises(ProcessStopped):
+            standby.follow()
+    broken = min(Path(url).glob("topics/t/data/*/*.log"))
+    right = broken.read_bytes()
+    break_sector(monkeypatch, broken)
+    assert Follower(store, url).follow().lost == ()
+    assert broken.read_bytes() == right
     assert values(txnlog.open(url), "t") == [b"one", b"two"]
 
 

@@ -91,14 +91,19 @@ def lose(folder: Path) -> Callable[[], object]:
 
 def break_sector(patch: pytest.MonkeyPatch, path: Path) -> None:
     """A file cannot be read; one that takes its place can."""
-    broken = path.stat().st_ino
+
+    def which(at: Path) -> tuple[int, int]:
+        found = at.stat()
+        return found.st_ino, found.st_mtime_ns  # a number that is free is given to the next one
+
+    broken = which(path)
 
     def breaking(method: str) -> None:
         read = getattr(LocalStorage, method)
 
         def reads(self: LocalStorage, name: str, *more: int) -> object:
             at = Path(self.url) / name
-            if at.exists() and at.stat().st_ino == broken:
+            if at.exists() and which(at) == broken:
                 raise StorageError(f"{at}: input/output error")
             return read(self, name, *more)
 
