@@ -262,6 +262,26 @@ def test_an_empty_partition_has_a_folder(store: Store, tmp_path: Path) -> None:
     assert names == [[f"{0:020}.log"], [f"{1:020}.log"]]
 
 
+@pytest.mark.parametrize("keep", [True, False], ids=["kept", "in sequence"])
+def test_a_partition_without_records_left_begins_where_it_did(
+    store: Store, tmp_path: Path, keep: bool
+) -> None:
+    """Empty files show its start and its end, and an import has both."""
+    store.topics.create("t")
+    with store.producer() as producer:
+        for number in range(7):
+            producer.send("t", b"%d" % number, key=b"k")
+    store.topics.delete_records({TopicPartition("t", 0): 2})
+    store.maintenance.purge("t", [{"key": b"k"}])
+    [done] = store.kafka.export_topic("t", str(tmp_path), keep_offsets=keep).partitions
+    assert (done.start_offset, done.end_offset, done.segment_count) == (2, 7, 2)
+    logs = sorted(path.name for path in (tmp_path / "t-0").glob("*.log"))
+    assert logs == [f"{2:020}.log", f"{7:020}.log"]
+    store.kafka.import_topic("copy", [str(tmp_path)])
+    copy = store.snapshot("copy")
+    assert (copy.beginning_offsets("copy"), copy.end_offsets("copy")) == ({0: 2}, {0: 7})
+
+
 # -- topics that came from Kafka -------------------------------------------------------------------
 
 

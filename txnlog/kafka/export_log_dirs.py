@@ -253,7 +253,9 @@ class _PartitionExporter:
             if segment.transaction >= 0 and ends and not self._format.keeps_offsets:
                 self._mark(segment.producer_id, segment.producer_epoch, commit=not is_hidden)
         end_offset = self._end_offset + self._shift
-        if not self._writer.base_offsets or self._writer.end_offset < end_offset:
+        if not self._writer.base_offsets:
+            self._writer.begin(self._start_offset)
+        if self._writer.end_offset < end_offset:
             self._writer.begin(end_offset)  # an empty segment shows the next record's offset
         self._writer.finish()
         return ExportedPartition(
