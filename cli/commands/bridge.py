@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +13,7 @@ from txnlog.cli.input.kafka_options import (
     KafkaOption,
     parse_kafka_options,
 )
+from txnlog.cli.interrupts import stopping
 from txnlog.cli.output.fields import Field, number, time
 from txnlog.cli.session import Session
 
@@ -98,7 +96,8 @@ def run_bridge(
         finally:
             commits.put(None)
 
-    with _stopping() as stop:
+    stop = Event()
+    with stopping(stop.set):
         running = Thread(target=run, daemon=True)
         running.start()
         try:
@@ -112,25 +111,3 @@ def run_bridge(
         running.join()
     if failures:
         raise failures[0]
-
-
-@contextmanager
-def _stopping() -> Iterator[Event]:
-    """An event that Ctrl-C and SIGTERM set, so that what was read is committed."""
-    stop = Event()
-    before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for which, handler in before.items():
-            signal.signal(which, handler)
-
-    def stop_at_next(*_: object) -> None:
-        restore()  # a second one does not wait
-        stop.set()
-
-    for which in before:
-        signal.signal(which, stop_at_next)
-    try:
-        yield stop
-    finally:
-        restore()

@@ -336,6 +336,32 @@ def test_lines_are_written_as_they_come(store: txnlog.Store) -> None:
         assert process.stderr.read().decode() == told
 
 
+@pytest.mark.skipif(os.name == "nt", reason="sends a POSIX signal")
+@pytest.mark.parametrize("sent", ["SIGINT", "SIGTERM"])
+def test_who_is_stopped_writes_what_it_has_read(store: txnlog.Store, sent: str) -> None:
+    """As systemd and Kubernetes stop it; a line whose end has not come is not one yet."""
+    arguments = ("t:0", "--batch", "3", "--flush-every", "1h", "-o", "jsonl", "--store", store.url)
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTIBLE, "records", "write", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(b"0\n1\n2\n3\n4\nhal")  # one write: what comes of it comes together
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["end_offset"] == 3
+        process.send_signal(getattr(signal, sent))
+        assert process.wait(30) == 130
+        assert json.loads(process.stdout.readline())["end_offset"] == 5
+        _, told = process.stderr.read().decode().splitlines()
+        assert told == "txnlog: the first 5 records of the input are written, and no others"
+    assert [value for _, value, _ in records(store)] == [b"%d" % number for number in range(5)]
+
+
 def test_a_flush_that_fails_leaves_what_it_held_in_doubt(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

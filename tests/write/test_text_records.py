@@ -99,6 +99,21 @@ def test_a_paced_stream_is_waited_for_until_its_deadline() -> None:
     os.close(reading)
 
 
+def test_a_paced_stream_that_is_stopped_gives_what_has_arrived() -> None:
+    """Whoever stops it may be a signal's handler; it says so when all of that was given."""
+    reading, writing = os.pipe()
+    stream = PacedStream(reading)
+    os.write(writing, b"one\n")
+    assert stream.read() == b"one\n"
+    assert not stream.is_stopped
+    stream.stop()
+    assert stream.read() is None  # without a deadline
+    assert stream.is_stopped
+    os.close(writing)
+    assert stream.read() == b""
+    os.close(reading)
+
+
 def test_a_stream_that_cannot_be_read_is_refused() -> None:
     """A folder, say: that is a mistake in what was asked for."""
     folder = os.open("/", os.O_RDONLY)

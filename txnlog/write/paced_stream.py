@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from queue import Empty, Queue
-from threading import Thread
+from queue import Empty, SimpleQueue
+from threading import Semaphore, Thread
 from typing import Final
 
 _PIECE_BYTES: Final = 1 << 20
@@ -21,7 +21,10 @@ class PacedStream:
 
     def __init__(self, descriptor: int) -> None:
         self.deadline_s: float | None = None
-        self._pieces: Queue[bytes | OSError] = Queue(_PIECES_AHEAD)
+        self.is_stopped = False
+        """Whether what had arrived when it was stopped has been read."""
+        self._pieces: SimpleQueue[bytes | OSError | None] = SimpleQueue()
+        self._room = Semaphore(_PIECES_AHEAD)
         # A daemon: the program can end without waiting for more input.
         Thread(target=self._feed, args=(descriptor,), daemon=True).start()
 
@@ -35,16 +38,25 @@ class PacedStream:
             piece = self._pieces.get(timeout=left_s)
         except Empty:
             return None
-        if not piece or isinstance(piece, OSError):
+        if piece is None:
+            self.is_stopped = True
+        elif not piece or isinstance(piece, OSError):
             self._pieces.put(piece)  # the next call gets the same
+        else:
+            self._room.release()
         if isinstance(piece, OSError):
             raise piece
         return piece
+
+    def stop(self) -> None:
+        """End a wait behind what has arrived by now. A signal's handler may call it."""
+        self._pieces.put(None)  # of a SimpleQueue: another one's lock may be held just now
 
     def _feed(self, descriptor: int) -> None:
         # Not through a BufferedReader: its lock would be held here when the program ends.
         piece: bytes | OSError = b"-"
         while piece:
+            self._room.acquire()
             try:
                 piece = os.read(descriptor, _PIECE_BYTES)
             except OSError as error:

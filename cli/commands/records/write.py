@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -32,6 +33,7 @@ from txnlog.cli.input.record_input import (
     find_limits,
     make_line_format,
 )
+from txnlog.cli.interrupts import stopping
 from txnlog.cli.output.fields import Field, number, text
 from txnlog.cli.output.streams import flush, warn
 from txnlog.cli.session import Session
@@ -107,8 +109,8 @@ def write_records(
     """Write records from stdin or a file, and show where they are. All show in one step.
 
     A mistake in a line, Ctrl-C or a failing storage: nothing is written. With --flush-every or
-    --batch records are written as they come: what is shown stays, and an error says how many are
-    written.
+    --batch records are written as they come: what is shown stays, an error says how many are
+    written, and Ctrl-C or SIGTERM writes the lines that were read; a second one drops them.
 
     In JSON a record has a value, null for a tombstone, and optionally key, headers, timestamp_ms
     and partition; a line of another shape is refused, or is a value with --value-is-line. It may be
@@ -150,6 +152,7 @@ def write_records(
     with (
         _open_input(from_file) as stdin,
         store.producer(compression_type=codec, partitioner=partitioner) as producer,
+        ExitStack() as stops,
     ):
         written: Iterable[Written]
         if pace is None:
@@ -161,6 +164,7 @@ def write_records(
             stream = PacedStream(stdin.fileno())
             batches = stop_before_large(records.read_lines(stream), records.limits.max_record_bytes)
             written = _write_paced(producer, where, batches, stream, pace)
+            stops.enter_context(stopping(stream.stop))
         session.output.rows(FIELDS, written, streamed=pace is not None, live=pace is not None)
 
 
@@ -250,6 +254,9 @@ def _write_paced(
                         yield from write_waiting()
                 if stream.deadline_s is not None and time.monotonic() >= stream.deadline_s:
                     yield from write_waiting()
+                if stream.is_stopped:
+                    yield from write_waiting()
+                    raise KeyboardInterrupt  # there is more of the input
         except (InvalidRecord, RecordTooLarge):
             yield from write_waiting()
             raise
