@@ -20,6 +20,7 @@ import pytest
 import txnlog
 from tests.support.read.filtered_stores import typed_store
 from tests.support.runtime.forked_child import in_child
+from txnlog.admin.maintenance import MaintenanceFailure
 from txnlog.errors import InvalidOption, StorageError, TxnlogError
 from txnlog.inspect.files import open_segment_file, read_file
 from txnlog.replication import Follower
@@ -162,6 +163,25 @@ def test_what_a_link_leads_to_is_not_copied(root: Path, tmp_path: Path, secret: 
     content = secret.read_bytes()
     files = [file for folder in (copy, export) for file in folder.rglob("*") if file.is_file()]
     assert [file for file in files if file.read_bytes() == content] == []
+
+
+def test_a_topic_behind_a_link_is_not_missed(root: Path, tmp_path: Path) -> None:
+    """Who moves its folder to another disk is told: by whatever reads all topics."""
+    txnlog.open(root).topics.create("paid")
+    (root / "topics" / "paid").rename(tmp_path / "paid")
+    (root / "topics" / "paid").symlink_to(tmp_path / "paid")
+    store = txnlog.open(root)
+    failed = [s for s in store.maintain() if isinstance(s, MaintenanceFailure)]
+    assert {(step.topic, "is a symbolic link" in str(step.error)) for step in failed} == {
+        ("paid", True)
+    }
+    found = {(f.subject, f.state): f.detail for f in store.examine(with_probe=False)}
+    assert "is a symbolic link" in found["paid", "unreadable"]
+    assert ("orders", "ok") in found
+    for call in (store.topics.list, lambda: store.consumer(pattern=".*", group_id="g")):
+        with pytest.raises(StorageError, match="paid is a symbolic link"):
+            call()
+    assert store.scan("orders").record_count == 1
 
 
 def test_an_import_leaves_no_link_out(root: Path, tmp_path: Path) -> None:

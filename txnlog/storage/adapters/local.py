@@ -280,11 +280,13 @@ class LocalStorage(Storage):
             )
 
     def list_folders(self, folder: str) -> list[str]:
+        """List the folders; links too: what lies behind one is refused there, and not missed."""
         with self._scan(folder) as entries:
             return sorted(
                 entry.name
                 for entry in entries
-                if self._inside.is_folder(entry, folder) and (folder or entry.name != _TEMPORARY)
+                if (entry.is_symlink() or entry.is_dir(follow_symlinks=False))
+                and (folder or entry.name != _TEMPORARY)
             )
 
     def list_all(
