@@ -7,15 +7,18 @@ transaction. For columns at speed use :meth:`txnlog.Store.scan`.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import operator
+import os
 import re
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from itertools import islice
-from typing import Final, NoReturn, Self, TypeVar
+from typing import Concatenate, Final, NoReturn, ParamSpec, Self, TypeVar
 
 import pyarrow as pa
 
@@ -53,20 +56,58 @@ from txnlog.state.group import CommittedOffset, GroupState
 from txnlog.state.membership import Committer
 
 Taken = TypeVar("Taken", list[ConsumerRecord], dict[TopicPartition, list[pa.RecordBatch]])
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _MOST_RECORDS: Final = (1 << 31) - 1
 """Of one poll: as many as Kafka's setting may say."""
 _PLANS: Final = 5
 """How often one look plans what to read."""
 
+_ANYTIME: Final = ("wakeup", "metrics")
+"""Calls for any thread, whatever others do."""
+
 _logger = logging.getLogger(__name__)
 
 
+def _alone(
+    method: Callable[Concatenate[Consumer, _P], _R],
+) -> Callable[Concatenate[Consumer, _P], _R]:
+    """A method that is refused while another thread is in one: positions would be mixed up."""
+
+    @wraps(method)
+    def call(self: Consumer, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if self._process != os.getpid():  # who was in a call is the parent's thread
+            self._process, self._in_use = os.getpid(), threading.RLock()
+        in_use = self._in_use
+        if not in_use.acquire(blocking=False):
+            raise IllegalState(
+                f"another thread is in a call of {self}, which is for one at a time; nothing was "
+                "done. Wait for that call, which wakeup() ends, and take what it returns: the "
+                "positions are behind that"
+            )
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            in_use.release()
+
+    return call
+
+
+def _for_one_at_a_time(cls: type[Consumer]) -> type[Consumer]:
+    for name, method in [*vars(cls).items()]:
+        if inspect.isfunction(method) and name[0] != "_" and name not in _ANYTIME:
+            setattr(cls, name, _alone(method))
+    return cls
+
+
 @names_wrong_arguments("poll")
+@_for_one_at_a_time
 class Consumer:
     """Reads topics in the order of their offsets, partition by partition.
 
-    Made by :meth:`txnlog.Store.consumer`; for one thread at a time, but for :meth:`wakeup`.
+    Made by :meth:`txnlog.Store.consumer`; for one thread at a time, but for :meth:`wakeup` and
+    :meth:`metrics`: any other call raises IllegalState while another thread is in one.
     Iterating yields records, and waits for more at the end; with ``stop_at_end`` it ends there, and
     iterating again goes on with what came since.
 
@@ -96,6 +137,8 @@ class Consumer:
         check_whole_number(
             max_poll_records, "max_poll_records", InvalidOption, least=1, most=_MOST_RECORDS
         )
+        self._in_use = threading.RLock()  # again by who has it: a rebalance listener, say
+        self._process = os.getpid()
         self._logs = logs
         self._fetch = fetch
         self._max_poll_records = max_poll_records
@@ -164,6 +207,7 @@ class Consumer:
             self._rebalancer.check_may_close("close()")
         self._close(commit=True)
 
+    @_alone
     def _close(self, *, commit: bool) -> None:
         self._closing = True  # the listener may commit, also where a close that failed is repeated
         try:
@@ -433,6 +477,7 @@ class Consumer:
         """Make the poll that waits, or the next one, raise Wakeup. May be called by any thread."""
         self._poll_wait.wake()
 
+    @_alone
     def _polled(
         self,
         take: Callable[[], Taken],
@@ -727,6 +772,9 @@ class Consumer:
         self._open()
         if where not in self._assigned:
             raise IllegalState(f"{where} is not assigned to this consumer")
+        return self._end_seen(where)
+
+    def _end_seen(self, where: TopicPartition) -> int | None:
         for view in self._reading.views:
             if view.topic == where.topic and where.partition < len(view.log_end_offsets):
                 return view.log_end_offsets[where.partition]
@@ -828,11 +876,12 @@ class Consumer:
         ``_commit_total``, ``_commit_error_total`` and ``_commit_seconds_total`` are of commits that
         it made itself, ``_async_commit_total`` of those in a thread. ``_records_lag`` is how far
         each partition's position lies behind the end that was seen last. What has not happened is
-        left out. Asks the storage for nothing.
+        left out. Asks the storage for nothing. May be called by any thread.
         """
+        self._open()
         found = self._meter.metrics()
-        for where, at in self.positions().items():
-            if (end := self.highwater(where)) is not None:
+        for where, at in self._reading.peek().items():
+            if (end := self._end_seen(where)) is not None:
                 labels = {"topic": where.topic, "partition": str(where.partition)}
                 found.append(Metric("txnlog_consumer_records_lag", labels, max(end - at, 0)))
         return found

@@ -47,11 +47,9 @@ class Meter:
             self._seconds[what] = self._seconds.get(what, 0.0) + took_s
 
     def metrics(self) -> list[Metric]:
-        """All that was counted: totals, and seconds."""
+        """All that was counted, for any thread: totals, and seconds."""
+        totals, seconds = [*self._totals.items()], [*self._seconds.items()]  # each in one step
         return [
-            *(Metric(f"{self._prefix}_{what}_total", {}, n) for what, n in self._totals.items()),
-            *(
-                Metric(f"{self._prefix}_{what}_seconds_total", {}, seconds)
-                for what, seconds in self._seconds.items()
-            ),
+            *(Metric(f"{self._prefix}_{what}_total", {}, n) for what, n in totals),
+            *(Metric(f"{self._prefix}_{what}_seconds_total", {}, s) for what, s in seconds),
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import islice
 
 import pytest
@@ -12,10 +12,16 @@ import pytest
 from tests.support.groups.alone import read_alone
 from tests.support.groups.consumer_options import consumer_options
 from tests.support.steps import another, append, begin_with, new_store
-from txnlog import ConsumerConfig
+from txnlog import ConsumerConfig, ConsumerRebalanceListener
 from txnlog.clock import Signal, SystemClock
 from txnlog.consumer import Consumer
-from txnlog.errors import InvalidOption, RecordDeserializationFailed, StorageError, Wakeup
+from txnlog.errors import (
+    IllegalState,
+    InvalidOption,
+    RecordDeserializationFailed,
+    StorageError,
+    Wakeup,
+)
 from txnlog.log import open_logs
 from txnlog.names import TopicPartition
 from txnlog.storage.base import Storage
@@ -256,6 +262,47 @@ def test_wakeup_from_a_thread() -> None:
     consumer.wakeup()
     thread.join(timeout=60)
     assert raised == [Wakeup]
+
+
+def test_a_call_within_another_thread_s_is_refused() -> None:
+    """It would mix up the positions; who polls may be woken and measured, and gets its records."""
+    store = attach(HeapStorage(), create=True, clock=SystemClock())
+    store.topics.create("t")
+    consumer = store.consumer("t", group_id="g", auto_offset_reset="earliest")
+    found: list[bytes] = []
+    polls, asked = threading.Event(), threading.Event()
+
+    class Told(ConsumerRebalanceListener):
+        def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+            found.append(b"%d" % consumer.position(*partitions))  # by the thread that is in it
+            polls.set()
+            asked.wait(60)
+
+    consumer.subscribe(["t"], listener=Told())
+    thread = threading.Thread(
+        target=lambda: found.extend(r.value for r in consumer.poll(timeout_ms=3_600_000))
+    )
+    thread.start()
+    assert polls.wait(60)
+    for call in (
+        consumer.poll,
+        consumer.poll_batches,
+        lambda: next(iter(consumer)),
+        consumer.commit,
+        consumer.positions,
+        lambda: consumer.seek(T0, 0),
+        consumer.close,
+        consumer.assignment,
+    ):
+        with pytest.raises(IllegalState, match=r"another thread is in a call of Consumer\(topics="):
+            call()
+    assert consumer.metrics() is not None
+    asked.set()
+    append(store, b"1")
+    thread.join(timeout=60)
+    assert found == [b"0", b"1"]
+    assert consumer.position(T0) == 1
+    consumer.close()
 
 
 def test_few_bytes_wait_for_more_but_not_for_long(store: Store, eventful: EventfulClock) -> None:

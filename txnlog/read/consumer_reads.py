@@ -295,6 +295,10 @@ class Reading:
         self.seen = None
         self._positions = offsets
 
+    def peek(self) -> dict[TopicPartition, int]:
+        """The positions, for any thread: behind what polls have returned, and in a loop near it."""
+        return dict(self._positions)
+
     def begin_poll(self) -> None:
         """From now on :meth:`before_poll` returns the current positions."""
         self._moved, self._before = {}, None
