@@ -68,6 +68,17 @@ _FRAMED = re.compile(
 )
 _READ_NOTE = re.compile(r"([0-9a-f]{32})\.([0-9a-f-]{1,80})\.[0-9a-f]{32}\.read")
 _SKIPPED_NOTE = re.compile(r"([0-9a-f]{32})\.[0-9a-f]{32}\.skipped")
+_LEFTOVER = re.compile(
+    rf"{STAGING}/(?:[\w%-]+-[0-9]{{6,}}\.json|{_READ_NOTE.pattern}|{_SKIPPED_NOTE.pattern})"
+    r"|\.tmp/[0-9a-f]{32}"
+    r"|\.probe/[0-9a-f]{32}(?:/(?:twice|now|race-[0-9-]+))?"
+)
+_OF_TABLES = re.compile(
+    rf"{TABLES}/[0-9-]{{10}}/[^/]+/(?:"
+    r"[^/.]+\.(?:list|[^/.]+\.[0-9]+\.[0-9]+(?:-[^/.]+)?)\.avro"
+    r"|[^/.]+\.[0-9]{8,}\.metadata\.json"
+    r"|[^/]+\.[0-9a-f]{32}\.parquet)"
+)
 
 
 class TopicPartition(NamedTuple):
@@ -584,6 +595,16 @@ def staging_file(token: str, number: int) -> str:
     All in one folder: a filesystem keeps a folder of its own for each when the files are gone.
     """
     return f"{STAGING}/{_encode(token)}-{number:06d}.json"
+
+
+def is_leftover(path: str) -> bool:
+    """Whether a job or a process may have left it outside of topics: nobody else's is called so."""
+    return _LEFTOVER.fullmatch(path) is not None
+
+
+def is_of_tables(path: str) -> bool:
+    """Whether it is a file that a catalog has put for a topic's table on a day."""
+    return _OF_TABLES.fullmatch(path) is not None
 
 
 def table_folder(topic: str, day: date) -> str:

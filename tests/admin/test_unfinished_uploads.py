@@ -93,7 +93,7 @@ def test_a_server_that_lists_none_stops_nothing(
 ) -> None:
     """Not implemented, or not permitted: that is told, and the rest is done; an outage fails."""
     store, storage = store_with(clock)
-    storage.put("staging/left", b"x")
+    storage.put("staging/t-000000.json", b"x")
     clock.time_ms += WEEK_MS
     storage.failure = StorageError("listing uploads failed: not implemented")
     storage.failure.retriable = False

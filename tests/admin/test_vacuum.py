@@ -335,8 +335,10 @@ def test_what_jobs_and_processes_have_left(
     store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """Manifests and notes of Spark, temporary files, what a probe has left: when they are old."""
-    left = [".probe/x/twice", ".tmp/abc", "staging/t-000000.json"]
-    for path in left:
+    token = "0123456789abcdef" * 2
+    left = [f".probe/{token}/twice", f".tmp/{token}", "staging/t-000000.json"]
+    foreign = [".probe/x", ".tmp/keep.txt", "staging/a-2026.json", "staging/sub/t-000000.json"]
+    for path in (*left, *foreign):
         heap.put(path, b"x")
     clock.time_ms += WEEK_MS - 1
     heap.put("staging/t-000001.json", b"x")
@@ -346,7 +348,9 @@ def test_what_jobs_and_processes_have_left(
     (done,) = maintain(store)
     assert isinstance(done, FileDeletion)
     assert (done.topic, done.reason, sorted(done.paths)) == (None, "left behind", left)
-    assert [path for path, _ in heap.list_all("staging")] == ["staging/t-000001.json"]
+    heap.delete(["staging/t-000001.json"])
+    found = [path for at in (".probe", ".tmp", "staging") for path, _ in heap.list_all(at)]
+    assert found == foreign  # somebody else's, by their names
 
 
 def test_a_dry_run_tells_the_same_and_changes_nothing(
@@ -568,7 +572,7 @@ def test_a_file_from_the_future_makes_nothing_old_on_a_full_disk(
     clock.time_ms += 10 * WEEK_MS
     append(store, b"a")
     clock.time_ms -= 10 * WEEK_MS
-    heap.put(".tmp/upload", b"x")
+    heap.put(f".tmp/{0:032x}", b"x")
 
     def refuse(request: str) -> None:
         if request.startswith("put"):
@@ -577,7 +581,7 @@ def test_a_file_from_the_future_makes_nothing_old_on_a_full_disk(
             raise error
 
     another(store, FaultyStorage(heap, before_request=refuse)).maintain()
-    assert heap.get(".tmp/upload") == b"x"
+    assert heap.get(f".tmp/{0:032x}") == b"x"
 
 
 @pytest.mark.parametrize("age_ms", [0, DAY_MS - 1, 1.5, True])
@@ -695,21 +699,35 @@ def test_many_segments_take_several_notes(
     assert data_files(heap) == []
 
 
+TABLE_FILES = [
+    f"0-w-0-0-5.{1:032x}.parquet",
+    f"{'1' * 40}.list.avro",
+    f"{'2' * 40}.plain.3.40.avro",
+    f"{'3' * 40}.cut.3.40-{1:032x}.avro",
+    f"{4:032x}.00000001.metadata.json",
+]
+
+
 def test_what_catalogs_put_goes_when_its_day_is_long_past(
     store: Store, heap: HeapStorage, clock: VirtualClock
 ) -> None:
     """By its folder's name, a week after the day has ended; what has no day for a name stays."""
     today = clock.now_ms() // DAY_MS * DAY_MS
+    day = datetime.fromtimestamp(today / 1000, UTC).date().isoformat()
+    own = sorted(f"tables/{day}/t/{name}" for name in TABLE_FILES)
+    foreign = [
+        *(f"tables/{folder}/t/{TABLE_FILES[0]}" for folder in ("20000101", "2999-01-01", "own")),
+        *(f"tables/{day}/{name}" for name in ("day.parquet", "t/a.avro", "t/b.parquet")),
+    ]
+    for path in (*own, *foreign):
+        heap.put(path, b"1234")
     clock.time_ms = today + WEEK_MS + DAY_MS - 1
-    day = datetime.fromtimestamp(today / 1000, UTC).date()
-    for folder in (day.isoformat(), "2999-01-01", "20000101", "own"):
-        heap.put(f"tables/{folder}/t/a.avro", b"1234")
     assert "left behind" not in reasons(maintain(store))
     clock.time_ms += 1
+    young = f"tables/{day}/t/{'0' * 40}.list.avro"  # by a clock that is behind
+    heap.put(young, b"1234")
     (planned,) = store.maintain(dry_run=True)
     (done,) = maintain(store)
     assert done == planned
-    paths = (f"tables/{day.isoformat()}/t/a.avro",)
-    assert done == FileDeletion(None, "left behind", 4, paths)
-    left = [path.split("/")[1] for path, _ in heap.list_all("tables")]
-    assert left == ["20000101", "2999-01-01", "own"]
+    assert done == FileDeletion(None, "left behind", 4 * len(own), tuple(own))
+    assert [path for path, _ in heap.list_all("tables")] == sorted([*foreign, young])

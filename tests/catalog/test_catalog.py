@@ -16,6 +16,7 @@ from tests.catalog.served import Served, served
 from tests.tables.published import SCHEMA, commit_some_of, rows
 from txnlog import TopicPartition
 from txnlog.log import manifests, topic_log
+from txnlog.names import is_of_tables
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store, attach
@@ -80,6 +81,7 @@ def test_a_table_follows_merging_compaction_and_trims(
     assert 0 < rest < 67
     assert not [name for name in in_folder(store, "*.parquet") if "deleted-" not in name]
     assert in_folder(store, "deleted-*.parquet")
+    assert all(is_of_tables(f"tables/{name}") for name in in_folder(store))  # vacuum deletes them
     # Iceberg's Java library passes over deletes of sequence number 0.
     table = catalog.catalog().load_table("topics.f")
     snapshot = table.current_snapshot()

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from txnlog.admin import purge_topic
 from txnlog.admin.live_segments import placed_refs
 from txnlog.clock import SystemClock
-from txnlog.names import SegmentRef
+from txnlog.names import SegmentRef, is_of_tables
 from txnlog.results import PurgeReport
 from txnlog.state.segment import Segment
 from txnlog.state.topic import TopicState
@@ -61,6 +61,7 @@ def test_copies_of_purged_records_are_waited_for(store: Store, clock: VirtualClo
     held = copies_with(store, b"mallory")
     assert len({path.parent for path in held}) == 2
     FreshTables(store.logs).load("t")
+    assert [path for path, _ in store.storage.list_all("tables") if not is_of_tables(path)] == []
     assert purge(store).partitions
     before = purge(store).waiting_files
     assert before >= len(held)

@@ -172,14 +172,14 @@ def test_orphans_are_no_failure_and_uploads_are_none(own_store: Path) -> None:
     stray = own_store / "topics/orders/data/1/w-0.log"
     stray.parent.mkdir(exist_ok=True)
     stray.write_bytes(b"x" * 100)
-    temporary = own_store / ".tmp/0123"
+    temporary = own_store / f".tmp/{1:032x}"
     temporary.parent.mkdir(exist_ok=True)
     temporary.write_bytes(b"y")
     young = cli("doctor", "--store", own_store, *QUIET)
     assert (young.code, young.err) == (0, "")
     assert [f["path"] for f in json.loads(young.out) if f["state"] == "note"] == [
         "topics/orders/data/1/w-0.log",
-        ".tmp/0123",
+        f".tmp/{1:032x}",
     ]
     two_days_ago = stray.stat().st_mtime - 2 * 86_400
     for path in (stray, temporary):

@@ -244,7 +244,8 @@ def _vacuum_tables(
 ) -> Iterator[FileDeletion]:
     """Delete what catalogs put for tables on days that ended so long ago.
 
-    What a table still needs has been put again since, in the folder of a later day.
+    What a table still needs has been put again since, in the folder of a later day. A file's own
+    age counts, too: a catalog's clock may be behind.
     """
     if ages.now_ms is None:
         return
@@ -252,9 +253,9 @@ def _vacuum_tables(
         day = names.day_of_tables(folder)
         if day is None or ages.now_ms < (day - _FIRST_DAY).days * DAY_MS + DAY_MS + orphan_age_ms:
             continue
-        sizes = dict(storage.list_all(f"{names.TABLES}/{folder}"))
-        if dry_run or _delete_batches(storage, [*sizes], failed):
-            yield FileDeletion(None, "left behind", sum(sizes.values()), tuple(sorted(sizes)))
+        listed = storage.list_all(f"{names.TABLES}/{folder}")
+        found = (one for one in listed if names.is_of_tables(one[0]))
+        yield from delete_old(found, None, ages, orphan_age_ms, failed, dry_run=dry_run)
 
 
 def _abort_old_uploads(

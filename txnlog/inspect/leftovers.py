@@ -20,10 +20,14 @@ def list_topic_files(storage: Storage, topic: str) -> Iterator[tuple[str, int]]:
 
 
 def list_loose_files(storage: Storage) -> Iterator[tuple[str, str, int]]:
-    """Files outside of topics, groups and ids: (folder, path, size in bytes)."""
+    """Files outside of topics, groups and ids: (folder, path, size in bytes).
+
+    What is called as no job and no process calls its files is somebody else's, and left out.
+    """
     for folder in LOOSE_FOLDERS:
         for path, size_bytes in storage.list_all(folder):
-            yield folder, path, size_bytes
+            if names.is_leftover(path):
+                yield folder, path, size_bytes
 
 
 def file_age_ms(storage: Storage, path: str, now_ms: int) -> int | None:
