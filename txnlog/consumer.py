@@ -77,8 +77,8 @@ def _alone(
 
     @wraps(method)
     def call(self: Consumer, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if self._process != os.getpid():  # who was in a call is the parent's thread
-            self._process, self._in_use = os.getpid(), threading.RLock()
+        if self._process != os.getpid():
+            self._begin_in_child()
         in_use = self._in_use
         if not in_use.acquire(blocking=False):
             raise IllegalState(
@@ -895,6 +895,12 @@ class Consumer:
     @_positions.setter
     def _positions(self, positions: dict[TopicPartition, int]) -> None:
         self._reading.positions = positions
+
+    def _begin_in_child(self) -> None:
+        """A fork has copied it: who was in a call, and what was read, are the parent's."""
+        self._process, self._in_use = os.getpid(), threading.RLock()
+        if self._auto_commit is not None:
+            self._auto_commit.leave(self._positions)
 
     def _open(self) -> None:
         if self._closed:

@@ -167,6 +167,31 @@ def test_a_child_does_not_wait_for_what_a_thread_of_its_parent_held(
     assert read_back(store) == [b"1"] * 9 + [b"2"]
 
 
+def test_a_child_leaves_what_its_parent_has_read_to_the_parent(store: Store) -> None:
+    """By auto commit it commits only what it has read itself: the parent may be ahead by then."""
+    with store.producer() as producer:
+        for number in range(3):
+            producer.send("t", b"%d" % number)
+    consumer = read_alone(
+        store, "t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=True
+    )
+    assert [record.offset for record in consumer.poll(max_records=2)] == [0, 1]
+    committed = store.consumer("t", group_id="g").committed
+    assert in_child(consumer.close) == "None"
+    assert committed(T0) is None
+
+    def read_on() -> object:
+        offsets = [record.offset for record in consumer.poll()]
+        consumer.close()
+        return offsets
+
+    assert in_child(read_on) == "[2]"
+    found = committed(T0)
+    assert found is not None
+    assert found.offset == 3
+    consumer.close()
+
+
 def _error(call: Callable[[], object]) -> str:
     try:
         call()

@@ -165,6 +165,10 @@ class AutoCommit:
         except TxnlogError as error:
             _logger.warning("offsets were not committed before a rebalance: %s", error)
 
+    def leave(self, positions: Offsets) -> None:
+        """Leave these to whoever has read up to there: only others are committed here."""
+        self._committed.update(positions)
+
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Forget these: other members may move them from now on."""
         for where in partitions:
