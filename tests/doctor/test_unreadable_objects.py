@@ -18,7 +18,7 @@ from txnlog.doctor.findings import Finding
 from txnlog.errors import StorageError
 from txnlog.names import LogFile
 from txnlog.store import attach
-from txnlog.testing import VirtualClock
+from txnlog.testing import FaultyStorage, VirtualClock
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_looked_at() -> None:
@@ -53,6 +53,27 @@ def test_what_cannot_be_read_is_told_and_the_rest_looked_at() -> None:
         ("group", "g", "unreadable"),
         ("data", "b", "unreadable"),
     }
+
+
+def test_a_disk_that_takes_no_write_can_be_examined() -> None:
+    """A full one, say: the probe is a finding, and the rest is looked at."""
+
+    def refuse(request: str) -> None:
+        if request.startswith("put"):
+            failed = StorageError("the disk is full")
+            failed.retriable = passes
+            raise failed
+
+    passes = False
+    store = attach(FaultyStorage(SMALL.copy(), before_request=refuse), clock=VirtualClock(seed=9))
+    first, *others = store.examine()
+    assert (first.check, first.state) == ("probe", "unreadable")
+    assert first.detail.startswith("the disk is full; --no-probe, ")
+    assert others
+    assert {finding.state for finding in others} == {"ok"}
+    passes = True
+    with pytest.raises(StorageError, match="the disk is full"):
+        list(store.examine())
 
 
 @pytest.mark.more

@@ -51,6 +51,7 @@ from txnlog.state import topic_entries
 from txnlog.state.group import GroupEntry, GroupState
 from txnlog.state.topic import TopicState
 from txnlog.state.topic_entries import TopicEntry
+from txnlog.storage.base import lasts
 from txnlog.storage.probe import probe
 
 
@@ -105,9 +106,10 @@ class Examination:
     def findings(self) -> Iterator[Finding]:
         """Run every check; yield the findings.
 
-        An unreadable object is a finding. Raises StorageError if the probe failed, if not even the
-        folders of the store can be listed, or if nothing can be read any more. Where roots of a
-        replicated store fail, that is a finding, too.
+        An unreadable object is a finding, and so is a disk that nothing can be written to. Raises
+        StorageError if the probe failed in a way that may pass, if not even the folders of the
+        store can be listed, or if nothing can be read any more. Where roots of a replicated store
+        fail, that is a finding, too.
         """
         try:
             yield from self._findings()
@@ -152,6 +154,12 @@ class Examination:
             return Finding("probe", "", "unreadable", f"it was not tried: {error}")
         except PutIfAbsentBroken as error:
             return Finding("probe", "", "damage", str(error))
+        except StorageError as error:
+            if not lasts(error):
+                raise
+            # A full disk, or one that is not ours to write to: what is there can be examined.
+            detail = f"{error}; --no-probe, with_probe=False, does not try to write"
+            return Finding("probe", "", "unreadable", detail)
         return Finding("probe", "", "ok", "put-if-absent, races, reads, listings, deletes")
 
     def _check_hanging(self, ids: KnownIds) -> Iterator[Finding]:
