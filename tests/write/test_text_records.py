@@ -104,11 +104,9 @@ def test_a_paced_stream_that_is_stopped_gives_what_has_arrived() -> None:
     reading, writing = os.pipe()
     stream = PacedStream(reading)
     os.write(writing, b"one\n")
-    assert stream.read() == b"one\n"
-    assert not stream.is_stopped
+    assert (stream.read(), stream.is_stopped) == (b"one\n", False)
     stream.stop()
-    assert stream.read() is None  # without a deadline
-    assert stream.is_stopped
+    assert (stream.read(), stream.is_stopped) == (None, True)  # without a deadline
     os.close(writing)
     assert stream.read() == b""
     os.close(reading)
