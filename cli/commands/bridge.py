@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from txnlog.cli.input.interrupts import stopping
 from txnlog.cli.input.kafka_options import (
     KafkaConfigOption,
     KafkaOption,
     parse_kafka_options,
 )
-from txnlog.cli.interrupts import stopping
 from txnlog.cli.output.fields import Field, number, time
 from txnlog.cli.session import Session
 

@@ -14,6 +14,7 @@ import typer
 
 from txnlog.cli.input.assignments import parse_headers
 from txnlog.cli.input.durations import parse_duration
+from txnlog.cli.input.interrupts import stopping
 from txnlog.cli.input.options import CompressionOption
 from txnlog.cli.input.places import Target, parse_target
 from txnlog.cli.input.record_input import (
@@ -33,7 +34,6 @@ from txnlog.cli.input.record_input import (
     find_limits,
     make_line_format,
 )
-from txnlog.cli.interrupts import stopping
 from txnlog.cli.output.fields import Field, number, text
 from txnlog.cli.output.streams import flush, warn
 from txnlog.cli.session import Session
