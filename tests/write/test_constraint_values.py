@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, time
 from functools import partial
@@ -261,6 +262,22 @@ def test_types_that_do_not_fit(text: str, why: str) -> None:
     )
     with pytest.raises(ValueError, match=why):
         bind(parse(text), columns)
+
+
+def test_like() -> None:
+    """Short patterns of all signs, by what SQLite says of each text."""
+    texts = ["".join(some) for n in range(4) for some in product("a%\\\n", repeat=n)]
+    rows = pa.RecordBatch.from_arrays([pa.array([None, *texts])], ["a"])
+    signs = ["%", "_", "a", "\n", r"\%", r"\_", "\\\\"]
+    patterns = ["".join(some) for n in range(4) for some in product(signs, repeat=n)]
+    other = sqlite3.connect(":memory:")
+    other.execute("CREATE TABLE t (a)")
+    other.executemany("INSERT INTO t VALUES (?)", [(text,) for text in texts])
+    for pattern in [*patterns, r"%\\a%", r"a\\.*(%"]:
+        found = other.execute("SELECT a LIKE ? ESCAPE '\\' FROM t ORDER BY rowid", (pattern,))
+        expected = [None, *(bool(one) for (one,) in found)]
+        assert _results(f"a LIKE '{pattern}'", rows) == expected, pattern
+    other.close()
 
 
 def test_truth_values() -> None:

@@ -49,6 +49,7 @@ def store() -> Store:
         ("small not in (1, 2)", {"small": 3}, {"small": 2}),
         ("name LIKE 'A%' OR name = lower(name)", {"name": "Ab"}, {"name": "Bb"}),
         (r"name LIKE '_\%\_\\'", {"name": "b%_\\"}, {"name": "b%b\\"}),
+        (r"name LIKE '%\\'", {"name": "C:\\"}, {"name": "C:"}),
         ("length(name) BETWEEN 2 AND 3", {"name": "äöü"}, {"name": "a"}),
         ("NOT (small = 1 AND rate = 2)", {"small": 1, "rate": 1.0}, {"small": 1, "rate": 2.0}),
         ("rate IS NOT NULL", {"rate": 0.0}, {"rate": None}),

@@ -6,6 +6,7 @@ alone would round some of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+_SIGNS: Final = re.compile(r"\\?.", re.DOTALL)
+"""Of LIKE: a sign, or one behind a backslash."""
 _MOST_DIGITS: Final = 38
 """Of a number that is typed, and of a stored decimal."""
 _MOST_COMPUTED_DIGITS: Final = 76
@@ -99,7 +102,7 @@ def _bind(node: Node, columns: pa.Schema) -> _Bound:
     if name == "like":
         pattern = node.arguments[1]
         assert isinstance(pattern, Literal)
-        return _Bound(node, pc.match_like(first.value, str(pattern.value)), pa.bool_())
+        return _Bound(node, _like(first.value, str(pattern.value)), pa.bool_())
     kind = pa.int32() if name == "utf8_length" else pa.string()
     return _Bound(node, _call(name, first.value), kind)
 
@@ -114,6 +117,17 @@ def _call(name: str, *arguments: pc.Expression) -> pc.Expression:
 def _check(fits: bool, found: _Bound, wanted: str) -> None:
     if not fits:
         raise ValueError(f"{found.kind} is found where {wanted} is needed")
+
+
+def _like(value: pc.Expression, pattern: str) -> pc.Expression:
+    """SQL's LIKE. Arrow's own leaves backslashes doubled where it needs no regular expression."""
+    import pyarrow.compute as pc
+
+    if "\\" not in pattern:
+        return pc.match_like(value, pattern)
+    signs = {"%": ".*", "_": "."}
+    parts = [signs.get(part) or re.escape(part[-1]) for part in _SIGNS.findall(pattern)]
+    return pc.match_substring_regex(value, f"(?s)^{''.join(parts)}$")
 
 
 def _compare(name: str, left: _Bound, right: _Bound) -> pc.Expression:
