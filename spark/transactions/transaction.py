@@ -456,7 +456,7 @@ class SparkTransaction:
 
         What is merged counts for those who read with ``latest``, and for compaction. From this
         process :meth:`send_batch` does the like, as producers' does: rows in their order, the last
-        one of a key counts, and one with ``_deleted`` deletes it.
+        one of a key counts, and one with ``_deleted`` deletes it. Call it after :meth:`merge`.
 
         Args:
             frame: has the columns of the topic's schema, and optionally ``_deleted``,
@@ -466,10 +466,12 @@ class SparkTransaction:
 
         Raises:
             PySparkException: several rows have the same key; it is named.
-            InvalidOption: the topic has no key, or the frame a column ``_partition``.
+            InvalidOption: the topic has no key, the frame a column ``_partition``, or records of
+                :meth:`send` or :meth:`send_batch` wait for the topic, which would follow the rows.
             InvalidRecord: a column is missing, unknown or of a wrong type.
         """
         with self._using_session("merge"):
+            self._check_none_sent("merge", topic)
             rows = rows_to_merge(frame, self._store.logs.topic_spec(check_topic(topic)))
         self.write(rows, topic, compression_type=compression_type)
 
@@ -480,10 +482,11 @@ class SparkTransaction:
         may come several times.
 
         Raises:
-            InvalidOption: the topic has no key.
+            InvalidOption: the topic has no key, or records wait for it; see :meth:`merge`.
             InvalidRecord: a column of the key is missing, or of a wrong type.
         """
         with self._using_session("delete_keys"):
+            self._check_none_sent("delete_keys", topic)
             rows = rows_to_delete(frame, self._store.logs.topic_spec(check_topic(topic)))
         self.write(rows, topic)
 
@@ -522,6 +525,14 @@ class SparkTransaction:
         self._require_open("discard_writes")
         self._repeatable.clear()
         self._discard()
+
+    def _check_none_sent(self, call: str, topic: str) -> None:
+        if count := self._records.unsent().get(topic):
+            raise InvalidOption(
+                f"{call}(): topic {topic!r}: {count} records of send() or send_batch() wait for it "
+                "in this block; they are placed behind what DataFrames write, so they would be the "
+                f"newest of their keys. Call {call}() first, or use a block for each"
+            )
 
     def _parse(self, topics: Sequence[str], options: Mapping[str, str]) -> ReadOptions:
         if not topics:

@@ -138,3 +138,30 @@ def test_what_has_no_key_is_refused_before_the_job(spark: SparkSession, store: S
             assert str(caught.value).startswith(f"{call}(): ")
     with pytest.raises(InvalidTxnState, match=r"merge\(\): the transaction is ended"):
         txn.merge(row, "t")
+
+
+def test_what_was_sent_before_is_refused(spark: SparkSession, store: Store) -> None:
+    """Its records would follow, and an older row be the newest of its key; sent later they may."""
+    make(store)
+    store.topics.create("other", schema=SCHEMA, key=["a.b", "N"])
+    before = newest(store)
+    row = spark.range(1).selectExpr("'x' AS `a.b`", "1L AS N", "20 AS v")
+    sent = [{"a.b": "x", "N": 1, "v": 30}]
+
+    def send_first(call: str) -> None:
+        with transaction(spark, store, transactional_id="etl") as txn:
+            txn.send_batch("t", sent)
+            getattr(txn, call)(row, "t")
+
+    for call in ("merge", "delete_keys"):
+        said = rf"^{call}\(\): topic 't': 1 records of send\(\) .* wait for it"
+        with pytest.raises(InvalidOption, match=said):
+            send_first(call)
+        assert newest(store) == before
+    with transaction(spark, store, transactional_id="etl") as txn:
+        txn.send_batch("t", sent)
+        txn.discard_writes()
+        txn.send_batch("other", sent)
+        txn.merge(row, "t")
+        txn.send_batch("t", sent)
+    assert newest(store) == {**before, ("x", 1): 30}
