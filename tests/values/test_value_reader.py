@@ -25,6 +25,7 @@ from txnlog.errors import (
     UnknownSchema,
 )
 from txnlog.store import Store
+from txnlog.testing import VirtualClock
 from txnlog.values import (
     RegisteredSchema,
     SchemaFolder,
@@ -41,14 +42,16 @@ SUBJECT = "orders-value"
 
 
 class Counted:
-    """Schemas of a store; which ids were asked for."""
+    """Schemas of a store; which ids were asked for. ``wait`` is what each answer takes."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, wait: Callable[[], None] = lambda: None) -> None:
         self.asked: list[int] = []
         self._schemas = store.schemas
+        self._wait = wait
 
     def by_id(self, schema_id: int) -> RegisteredSchema:
         self.asked.append(schema_id)
+        self._wait()
         return self._schemas.by_id(schema_id)
 
     def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
@@ -348,6 +351,37 @@ def test_few_of_many_ids_are_asked_for(schemas: Store) -> None:
     errors = reader.decode(pa.array(values, pa.binary())).errors
     assert errors.null_count == 0
     assert len(counted.asked) == MOST_IDS
+
+
+@pytest.mark.parametrize("answer_s", [0, 1])
+def test_an_unknown_id_is_asked_for_again(
+    schemas: Store, monkeypatch: pytest.MonkeyPatch, answer_s: int
+) -> None:
+    """After a while it may be registered; slow answers, and many unknown ids, make it longer."""
+    clock = VirtualClock()
+    monkeypatch.setattr("txnlog.values.reader._CLOCK", clock)
+    monkeypatch.setattr("txnlog.values.reader.MOST_IDS", 3)
+    counted = Counted(schemas, lambda: clock.sleep(answer_s))
+    reader = ValueReader(counted, "avro", subject=SUBJECT)
+    values = pa.array([b"\0\0\0\0%c\2\2n" % number for number in (3, 4, 90, 91, 92)])
+
+    def read(*known: int) -> None:
+        errors = reader.decode(values).errors.to_pylist()
+        assert [number for number, error in enumerate(errors) if error is None] == [*known]
+
+    read()
+    assert counted.asked == [3, 4, 90]
+    for number in (3, 4):
+        schemas.schemas.add(SUBJECT, json.dumps({**V2, "doc": f"id {number}"}))
+    read()
+    clock.sleep(9 + 24 * answer_s)
+    read()
+    assert counted.asked == [3, 4, 90]
+    clock.sleep(1)
+    read(0, 1)
+    assert counted.asked[3:] == [3, 4, 90, 91, 92]
+    read(0, 1)
+    assert len(counted.asked) == 8
 
 
 def test_references(store: Store) -> None:

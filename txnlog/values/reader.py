@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from txnlog.clock import Clock, SystemClock
 from txnlog.errors import InvalidOption, InvalidRecord, InvalidSchema, UnknownSchema
 from txnlog.schema import HEADERS, OFFSET, PARTITION, TIMESTAMP, TOPIC
 from txnlog.segments.records import HEADERS_TYPE
@@ -26,6 +28,9 @@ from txnlog.values.schemas import (
     with_references,
 )
 
+_CLOCK: Final[Clock] = SystemClock()
+_UNKNOWN_S: Final = 10
+"""For so long an unknown id is not asked for again: it may be registered just after its values."""
 KEY: Final = "_key"
 VALUE: Final = "_value"
 ERROR: Final = "_error"
@@ -99,8 +104,7 @@ class ValueReader:
                 f"the schema of {subject!r:.200} is {self.registered.schema_type}, not {self._type}"
             )
         self._reader = make_codec(schemas, self.registered, message)
-        self._codecs: dict[int, Codec | str] = {self.registered.id: self._reader}
-        self._size = self._unknown = 0
+        self._forget()
         for name in self.schema.names:
             if name.casefold() in _RESERVED:
                 raise InvalidSchema(
@@ -263,14 +267,32 @@ class ValueReader:
 
     # -- schemas ---------------------------------------------------------------------------------
 
+    def _forget(self) -> None:
+        self._codecs: dict[int, Codec | str] = {self.registered.id: self._reader}
+        self._size = 0
+        self._unknown: dict[int, str] = {}
+        self._unknown_until_s = -math.inf
+
     def _codec_of(self, schema_id: int) -> Codec | str:
-        """How values of an id are decoded, or why they are not. Each is asked for once."""
-        if schema_id not in self._codecs:
-            if self._unknown >= MOST_IDS:
-                return f"schema {schema_id}: more than {MOST_IDS} unknown ids were asked for"
+        """How values of an id are decoded, or why they are not. Found ones are asked for once."""
+        if schema_id in self._codecs:
+            return self._codecs[schema_id]
+        now_s = _CLOCK.monotonic_s()
+        if now_s >= self._unknown_until_s:
+            self._unknown.clear()
+            self._unknown_until_s = now_s + _UNKNOWN_S
+        if schema_id in self._unknown:
+            return self._unknown[schema_id]
+        if len(self._unknown) >= MOST_IDS:
+            return f"schema {schema_id}: more than {MOST_IDS} unknown ids were asked for"
+        try:
             found = self._codecs[schema_id] = self._find(schema_id)
-            self._unknown += isinstance(found, str)
-        return self._codecs[schema_id]
+        except UnknownSchema as error:
+            found = f"schema {schema_id} is unknown: {error}"[:MOST_SHOWN]
+            self._unknown[schema_id] = found
+            # Of a slow registry too, asking in vain takes a tenth of the time at most.
+            self._unknown_until_s += 9 * (_CLOCK.monotonic_s() - now_s)
+        return found
 
     def _find(self, schema_id: int) -> Codec | str:
         try:
@@ -282,8 +304,6 @@ class ValueReader:
             if self._size > MOST_TOGETHER_BYTES:
                 return f"schema {schema_id}: more than {MOST_TOGETHER_BYTES} bytes of schemas"
             return parse_schema(found.schema_type, found.text, references)
-        except UnknownSchema as error:
-            return f"schema {schema_id} is unknown: {error}"[:MOST_SHOWN]
         except InvalidSchema as error:
             return f"schema {schema_id} is not readable: {error}"[:MOST_SHOWN]
 
@@ -304,8 +324,7 @@ class ValueReader:
         self._message = state["message"]
         self.registered = state["registered"]
         self._reader = make_codec(self._schemas, self.registered, self._message)
-        self._codecs = {self.registered.id: self._reader}
-        self._size = self._unknown = 0
+        self._forget()
 
 
 _RESERVED: Final = {*(name for name, _ in _FIELDS.values()), VALUE, ERROR}

@@ -30,7 +30,7 @@ MOST_NODES: Final = 4096
 MOST_DEPTH: Final = 16
 """Of types in each other: as a typed topic may have."""
 MOST_IDS: Final = 1000
-"""How many unknown ids are asked for; further ones count as unknown."""
+"""How many unknown ids are asked for at a time; further ones count as unknown."""
 
 
 @dataclass(frozen=True, slots=True)
