@@ -289,7 +289,7 @@ def both_ends(
         older = SnapshotToken.before_all([newer.view(topic)])
     elif isinstance(older, int):
         view = take_snapshot(logs, [topic], at=older).view(topic)
-        older = SnapshotToken.of([end_with(view, newer.view(topic))], "atomic")
+        older = SnapshotToken.of([end_with(logs.topic(topic), view, newer.view(topic))], "atomic")
     elif isinstance(older, Snapshot):
         older = SnapshotToken.decode(older.token())
     views = {topic: end_no_earlier(newer.view(topic), older)}

@@ -444,7 +444,8 @@ def test_from_a_time_to_a_token_with_fewer_partitions(store: Store, clock: Virtu
 
 
 def test_from_a_time_to_a_token_before_what_was_aborted(store: Store, clock: VirtualClock) -> None:
-    """Aborted records have no time, so what shows at the time ends behind them."""
+    """Aborted records have no time, so what shows at the time ends behind them; merged ones too."""
+    store.topics.alter("people", config={"file.delete.delay.ms": "0"})
     put(store, (1, "Ada", 36))
     clock.time_ms += 10_000
     since_ms = clock.time_ms
@@ -456,12 +457,18 @@ def test_from_a_time_to_a_token_before_what_was_aborted(store: Store, clock: Vir
         producer.send("people", {"id": 1, "name": "never"})
         producer.flush()
         producer.abort_transaction()
-    assert store.snapshot("people", at=since_ms).end_offsets("people") == {0: 2}
-    assert rows(store.changes("people", since_ms, until, pre_images=True)) == []
-    assert store.changes("people", since_ms, until).count() == {0: 0}
-    put(store, (1, "Ada", 37))
+    for is_merged in (False, True):
+        assert store.snapshot("people", at=since_ms).end_offsets("people") == {0: 2}
+        assert rows(store.changes("people", since_ms, until, pre_images=True)) == []
+        assert store.changes("people", since_ms, until).count() == {0: 0}
+        if not is_merged:
+            for age in range(5):
+                put(store, (1, "Ada", age))
+            clock.time_ms += 10_000
+            (merge,) = store.maintenance.merge("people")
+            assert merge.segment_count == 7, "not all of them"
     clock.time_ms += 10_000
-    with pytest.raises(InvalidOption, match=r"people:0 ended at 3 and 1"):
+    with pytest.raises(InvalidOption, match=r"people:0 ended at 7 and 1"):
         store.changes("people", clock.time_ms, until, pre_images=True)
 
 

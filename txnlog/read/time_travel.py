@@ -197,7 +197,7 @@ def _first_schema_change(log: TopicLog, ends: Mapping[int, int], at_ms: int) -> 
         changes = [e.entry for e in state.earlier_schemas if e.at_ms > at_ms]
     if not changes:
         return None
-    last = last_append(log, ends, changes[0])
+    last = last_append(log, {number: (0, end) for number, end in ends.items()}, changes[0])
     return next((entry for entry in changes if entry > last), None)
 
 
@@ -243,15 +243,16 @@ def _moment(at_ms: int) -> str:
         return f"{at_ms} ms"
 
 
-def end_with(view: TopicView, newer: TopicView) -> TopicView:
+def end_with(log: TopicLog, view: TopicView, newer: TopicView) -> TopicView:
     """A view of a time that ends no later than a newer one, where nothing shows in between.
 
-    What was aborted has no time: a view may end behind such records that came later.
+    What was aborted has no time: a view may end behind such records that came later. A segment that
+    was merged spans them, so the appends are asked.
     """
     ends = newer.end_offsets
     for number, end in view.end_offsets.items():
         newer_end = ends.setdefault(number, 0)
-        if newer_end >= end or view.visible_ranges({number: newer_end}, {number: end}):
+        if newer_end >= end or last_append(log, {number: (newer_end, end)}, -1) >= 0:
             ends[number] = end
     return view.truncate({number: ends[number] for number in view.end_offsets})
 
@@ -388,8 +389,10 @@ class AppendTimes:
         return [*found.values()]
 
 
-def last_append(log: TopicLog, ends: Mapping[int, int], after: int) -> int:
-    """The last append after an entry with a record before these ends; -1 if there is none.
+def last_append(log: TopicLog, spans: Mapping[int, tuple[int, int]], after: int) -> int:
+    """The last append after an entry with a record between these offsets; -1 if there is none.
+
+    By partition from the start of an append. What was aborted does not count.
 
     Raises CorruptEntry, StorageError, UnknownTopicOrPartition.
     """
@@ -401,19 +404,22 @@ def last_append(log: TopicLog, ends: Mapping[int, int], after: int) -> int:
                 entry.number
                 for entry in state.recent
                 if entry.number not in aborted
-                and any(offset < ends.get(n, 0) for n, offset in entry.first_offsets.items())
+                and any(
+                    number in spans and spans[number][0] <= offset < spans[number][1]
+                    for number, offset in entry.first_offsets.items()
+                )
             ),
             default=-1,
         )
 
     def look_back(listing: ManifestList) -> int:
         assert isinstance(settled, Settled)
-        spans = {number: [(0, end)] for number, end in ends.items() if end}
-        refs = [ref for ref in listing.manifests if ref.end_entry > after and ref.touches(spans)]
+        wanted = {number: [span] for number, span in spans.items() if span[0] < span[1]}
+        refs = [ref for ref in listing.manifests if ref.end_entry > after and ref.touches(wanted)]
         last = -1
         for table in log.manifests.tables(refs, settled):
             for number, rows in table.committed().by_partition():
-                entries = rows.overlapping(number, 0, ends.get(number, 0)).ints("entry")
+                entries = rows.overlapping(number, *spans.get(number, (0, 0))).ints("entry")
                 last = max(last, int(entries.max(initial=-1)))
         return last
 
