@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,16 +16,14 @@ from txnlog.read.scan_reader import DamagedRecords, read_each, read_ranges, soun
 from txnlog.segments.arrays import numbers_of
 from txnlog.storage.base import Storage
 
-if TYPE_CHECKING:
-    pass
-
 
 @names_wrong_arguments()
 class Scan(Rows):
     """A pinned range of one topic. Iterating twice gives the same records.
 
     ``start_offsets`` and ``end_offsets`` are resolved, by partition. A scan with ``latest`` has
-    one row for each key; each reading finds out anew which.
+    one row for each key; each reading finds out anew which. ``until`` is None but in what
+    ``Store.changes`` returns: see :class:`ChangeFeed`.
     """
 
     def __init__(
@@ -40,6 +37,7 @@ class Scan(Rows):
         latest: bool = False,
     ) -> None:
         self._storage = storage
+        self.until: str | None = None
         self.ranges = tuple(ranges)
         self._columns = columns
         self.start_offsets = dict(start_offsets)

@@ -243,7 +243,9 @@ def take_changes(
 
     newer, older = both_ends(logs, topic, since, until)
     starts = added_since(newer.view(topic), older)
-    return newer.scan(topic, starts, columns=columns, filter=row_filter)
+    found = newer.scan(topic, starts, columns=columns, filter=row_filter)
+    found.until = _token_of(newer)
+    return found
 
 
 def take_feed(
@@ -270,7 +272,13 @@ def take_feed(
     kept = None
     if row_filter is not None:
         kept = parse_filter(row_filter, chosen.available, chosen.field)
-    return ChangeFeed(logs.storage, topic, ranges_since(view, older), chosen, kept)
+    return ChangeFeed(
+        logs.storage, topic, ranges_since(view, older), chosen, _token_of(newer), kept
+    )
+
+
+def _token_of(snapshot: Snapshot) -> str | None:
+    return snapshot.token() if snapshot.isolation_level == "read_committed" else None
 
 
 def both_ends(

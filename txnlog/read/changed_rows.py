@@ -538,7 +538,9 @@ class ChangeFeed(Rows):
     Each change is a row, an update two: ``_change`` is ``insert``, ``update_before`` and
     ``update_after``, or ``delete``, whose row is the one that was deleted. Iterating twice gives
     the same. ``start_offsets`` and ``end_offsets`` are those of the records that made them, by
-    partition.
+    partition. ``until`` is the token of where it ends: with it as ``since`` the next one goes on.
+    That is where was asked for, but not before ``since``. It is None where the snapshot that was
+    asked for has no token.
     """
 
     def __init__(
@@ -547,9 +549,11 @@ class ChangeFeed(Rows):
         topic: str,
         ranges: ChangedRanges,
         columns: ChangeColumns,
+        until: str | None,
         row_filter: RowFilter | None = None,
     ) -> None:
         self._storage = storage
+        self.until = until
         self._topic = topic
         self._ranges = ranges
         self._columns = columns

@@ -31,7 +31,6 @@ from txnlog.cli.session import Session
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from txnlog.snapshot import Snapshot
 
 _Since = Annotated[
     str,
@@ -150,12 +149,12 @@ def show_changes(
         if decoded is not None:
             decoded.summary()
     if max_rows is None:
-        _say_where(later)
+        _say_where(feed.until)
 
 
-def _say_where(later: Snapshot) -> None:
+def _say_where(end: str | None) -> None:
     flush()  # what could not be printed was not shown
-    warn(f"to go on from here: --since {later.token()}")
+    warn(f"to go on from here: --since {end}")
 
 
 def _read(batches: Iterable[pa.RecordBatch]) -> Iterator[ShownChange]:
