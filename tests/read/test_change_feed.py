@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,13 @@ import pytest
 from tests.support.admin.compacted_topics import compact
 from tests.support.steps import another, checkpoint
 from txnlog import ChangeFeed, Scan, Snapshot, Store
+from txnlog.admin import purge_topic
 from txnlog.errors import InvalidOption, OffsetOutOfRange, SnapshotExpired
 from txnlog.names import TopicPartition
 from txnlog.read import changed_rows
 from txnlog.read.scan_reader import read_each
 from txnlog.store import attach
-from txnlog.testing import FaultyStorage, HeapStorage, VirtualClock
+from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 
 PEOPLE = pa.schema([("id", pa.int64()), ("name", pa.string()), ("age", pa.int32())])
 
@@ -255,23 +258,48 @@ def test_a_purge_that_finds_nothing_ends_no_feed(store: Store, rewrite: str) -> 
     assert rows(feed) == [("update_before", 2), ("update_after", 2)]
 
 
-def test_a_purge_that_died_before_its_end_is_ended_by_the_next(store: Store) -> None:
+def test_beside_a_purge_that_dies_a_feed_is_as_it_was_or_an_error(
+    store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, between and after its entries; the next one finds nothing where vacuum has been."""
+    monkeypatch.setattr(purge_topic, "_BYTES_PER_ENTRY", 1)
     put(store, (1, "Ada", 36), (2, "Bob", 1))
+    put(store, (1, "Ada", 37))
     since = store.snapshot("people").token()
-    put(store, (1, None, None))
-    puts = iter(range(2))
-
-    def die(request: str) -> None:
-        if request.startswith("put_if_absent topics/people/log/") and next(puts, None) == 1:
-            raise KeyboardInterrupt
-
-    dies = attach(FaultyStorage(store.storage, before_request=die), clock=store.logs.clock)
-    with pytest.raises(KeyboardInterrupt):
-        dies.maintenance.purge("people", [{"id": 1}])
-    assert next(puts, None) is None
-    assert store.maintenance.purge("people", [{"id": 1}]).partitions == ()
-    with pytest.raises(SnapshotExpired, match="purged from topic 'people'"):
-        store.changes("people", since, pre_images=True)
+    put(store, (1, "Ada", 38))
+    told = rows(store.changes("people", since, pre_images=True))
+    assert isinstance(store.storage, HeapStorage)
+    requests: list[str] = []
+    whole = FaultyStorage(store.storage.copy(), before_request=requests.append)
+    attach(whole, clock=clock).maintenance.purge("people", [{"id": 1}])
+    start = "put_if_absent topics/people/log/"
+    puts = [number for number, one in enumerate(requests) if one.startswith(start)]
+    assert len(puts) == 3
+    outcomes = set()
+    for at, fault in product(puts, (Fault.STOP_BEFORE, Fault.STOP_AFTER)):
+        copied = store.storage.copy()
+        dies = attach(FaultyStorage(copied, {at: fault}), clock=clock)
+        with pytest.raises(ProcessStopped):
+            dies.maintenance.purge("people", [{"id": 1}])
+        died = attach(copied, clock=clock)
+        with suppress(SnapshotExpired):
+            assert rows(died.changes("people", since, pre_images=True)) == told
+            outcomes.add("as it was")
+        middle = died.snapshot("people").token()
+        is_left = 1 in died.scan("people", latest=True).to_arrow()["id"].to_pylist()
+        copied.time_ms = lambda: clock.time_ms
+        clock.time_ms += 30 * 86_400_000
+        died.maintain("people")
+        assert bool(died.maintenance.purge("people", [{"id": 1}]).partitions) == is_left
+        with pytest.raises(SnapshotExpired, match="purged from topic 'people'"):
+            died.changes("people", since, pre_images=True)
+        if is_left:
+            with pytest.raises(SnapshotExpired, match="purged from topic 'people'"):
+                died.changes("people", middle, pre_images=True)
+        else:
+            assert rows(died.changes("people", middle, pre_images=True)) == []
+        outcomes.add(f"left: {is_left}")
+    assert outcomes == {"as it was", "left: True", "left: False"}
 
 
 @pytest.mark.parametrize("start", [0, 3])

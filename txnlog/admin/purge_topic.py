@@ -2,8 +2,8 @@
 
 docs/PROTOCOL.md ("Rewrites") says how. Of a file that segments share all are written again, or it
 would stay; so are those of one in which a part belongs to no segment any more: what lies there
-cannot be told. Readers of the past could take those that compaction has replaced; so an entry says
-when the last purge was.
+cannot be told. Readers of the past could take those that compaction has replaced, and feeds would
+miss what is gone; so the entries that purge tell.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
         for number in numbers
     )
     waiting_files, old_copies, replaced = _waiting_files(logs, topic)
-    if not dry_run and (done or purging.is_in(replaced)):
+    if not dry_run and purging.is_in(replaced):
         _put_purged(logs, topic, view.topic_id)
     published = TopicConfig.of(view.config).table_publish
     return PurgeReport(topic, found, undecided, waiting_files, old_copies, published)
@@ -175,8 +175,8 @@ def _waiting_files(
 ) -> tuple[int, tuple[str, ...], list[tuple[int, Segment]]]:
     """How many wait to be deleted, and the old copies of the store that have more.
 
-    And those of the segments replaced since the last purge's end, by partition, that are there: as
-    far as what has replaced them may lack records.
+    And those of the segments replaced since the last purge, by partition, that are there: as far as
+    what has replaced them may lack records.
     """
     files = list_segment_files(logs.storage, topic)
     copies = [*_copies(logs, topic)]
@@ -201,11 +201,10 @@ def _waiting_files(
 def _replaced(part: Partition, purge_end: int) -> Iterator[Segment]:
     """What held records of a partition after the last purge, and does not any more.
 
-    Nothing if all is in what has replaced it: compaction leaves records out, as does a purge that
-    has died before its end.
+    Nothing if all is in what has replaced it: compaction leaves records out.
     """
     since = [rewrite.segment for rewrite in part.rewrites if rewrite.entry >= purge_end]
-    if any(_kind(one)[0] or one.is_purge or one.stored.is_empty for one in since):
+    if any(_kind(one)[0] or one.stored.is_empty for one in since):
         before = [rewrite for rewrite in part.rewrites if rewrite.entry < purge_end]
         held = {(one.stored.name, one.stored.position) for one in part.record_segments()}
         start, end = part.log_start_offset, part.end_offset
@@ -439,7 +438,7 @@ class _Purging:
                 rewriting.add(run.partition, run.segments, self._write(run))
                 waiting.append(run)
                 if rewriting.input_bytes >= _BYTES_PER_ENTRY or number == len(runs):
-                    if not rewriting.put():
+                    if not rewriting.put(purges=any(one.record_count for one in waiting)):
                         return False
                     for one in waiting:
                         one.is_done = True

@@ -85,10 +85,11 @@ class Rewriting:
         self._read.append(ReadRun(partition, replacements[0].start, replacements[-1].end, names))
         self.input_bytes += sum(segment.stored.size_bytes for segment in old)
 
-    def put(self, stay: TombstoneStay | None = None) -> bool:
+    def put(self, stay: TombstoneStay | None = None, *, purges: bool = False) -> bool:
         """Put the entry; False if another process has rewritten some of the segments.
 
-        ``stay`` is how long tombstones stay from then on; None: as the replacements say. Raises
+        ``stay`` is how long tombstones stay from then on; None: as the replacements say.
+        ``purges``: see :class:`txnlog.state.segment.Rewritten`. Raises
         UnknownTopicOrPartition: the topic was deleted meanwhile; UploadExpired, StorageError: see
         :func:`rewrite`.
         """
@@ -99,7 +100,7 @@ class Rewriting:
             return True
         begun = [segment.begun_ms for segment in uploaded if segment.begun_ms is not None]
         first_ms = min(begun, default=None)
-        number = rewrite(self._log, self._topic_id, new, read, first_ms, stay)
+        number = rewrite(self._log, self._topic_id, new, read, first_ms, stay, purges=purges)
         if number is None:
             discard_segments(self._logs.storage, uploaded)
             return False

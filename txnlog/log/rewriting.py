@@ -73,14 +73,16 @@ def rewrite(
     read: Sequence[ReadRun],
     begun_ms: int | None = None,
     stay: TombstoneStay | None = None,
+    *,
+    purges: bool = False,
 ) -> int | None:
     """Replace the segments that hold the records at some offsets, in one entry.
 
     ``new``: the segments uploaded for them, with the offsets that each covers. ``read``: the runs
     that they were made of, all decided. ``begun_ms``: when the first upload began, by the log's
-    clock. ``stay``: how long the tombstones in ``new`` stay; None: as ``new`` says. Returns the
-    entry's number; None if other segments hold the records of some run by now: then nothing was
-    done.
+    clock. ``stay``: how long the tombstones in ``new`` stay; None: as ``new`` says. ``purges``: see
+    :class:`Rewritten`. Returns the entry's number; None if other segments hold the records of some
+    run by now: then nothing was done.
 
     Raises UnknownTopicOrPartition. UploadExpired: vacuum took the new segments for left behind;
     nothing was done. StorageError: the outcome is unknown; or this process slept, and vacuum took
@@ -109,7 +111,9 @@ def rewrite(
         state.check_exists(log.name, topic_id)
         found = _find(log, state, read)
         replaced[:] = found or ()
-        return None if found is None else Rewritten(nonce, log.clock.now_ms(), put_now())
+        if found is None:
+            return None
+        return Rewritten(nonce, log.clock.now_ms(), put_now(), purges)
 
     number = log.append(build)
     try:
@@ -236,12 +240,12 @@ def _place_again(
 
 
 def _check_not_purged_since(log: TopicLog, entry: int | None, error: StorageError) -> None:
-    """Raises StorageError if a purge has ended since an entry whose segments were taken back.
+    """Raises StorageError if keys were purged after an entry whose segments were taken back.
 
     It has seen what the new segments held. The old ones may hold more: what was superseded.
     """
     with log.lock:
-        is_purged = entry is not None and log.state.purge_end > entry
+        is_purged = entry is not None and log.state.purge_end > entry + 1
     if is_purged:
         more = StorageError(
             f"topic {log.name!r}: what entry {entry} has rewritten was lost, because this process "

@@ -221,17 +221,19 @@ def overlapping(segments: Sequence[Segment], start: int, end: int) -> Sequence[S
     return found
 
 
-class Rewritten(msgspec.Struct, frozen=True, tag_field="kind", tag="rewritten"):
+class Rewritten(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="kind", tag="rewritten"):
     """From now on these segments hold records: they were merged, or compacted.
 
     Each covers the offsets from its base to its end; one without records covers offsets of which
     none is left. Its writer has seen that all of the old segments are decided, and still hold these
-    records.
+    records. ``purges``: of what readers were shown some keys are gone. An entry of its own would
+    say so before the last moment at which they are there, or might never come.
     """
 
     nonce: Name
     at_ms: TimeMs
     segments: Annotated[tuple[SegmentEntry, ...], AnyNumber]
+    purges: bool = False
 
 
 class Rewrite(msgspec.Struct, frozen=True, array_like=True):

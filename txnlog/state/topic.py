@@ -138,7 +138,7 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
     ``append_time_ms`` is the topic's own time, by which producers are idle; it only grows, see
     :func:`pass_time`. ``append_times`` are the times in the newest appends, oldest first, and
     ``clock_ms`` the time that most of their clocks have last reached; -1 if not known. The newest
-    file holds ``newest_size`` entries. ``purge_end`` follows the entry of the last purge; 0: none.
+    file holds ``newest_size`` entries. ``purge_end`` follows the last entry that purges; 0: none.
     """
 
     topic_id: Name | None = None
@@ -235,6 +235,8 @@ class TopicState(FoldedState[TopicEntry], tag_field="kind", tag="topic-checkpoin
                     self._trim(self.to_change(index), offset)
                 self._drop_unused_aborts()
             case Rewritten():
+                if entry.purges:
+                    self.purge_end = number + 1
                 for place in entry.segments:
                     self.to_change(place.partition).rewrites.append(
                         Rewrite(entry.at_ms, place.partition, Segment.of(number, place))
