@@ -502,6 +502,11 @@ def test_keys_that_cannot_be(heap: HeapStorage, clock: VirtualClock) -> None:
     for wrong in wrongs:
         with pytest.raises(InvalidRecord):
             store.maintenance.purge("t", wrong)
+    # Of which letters, or numbers, would be keys; or that have no order among columns.
+    one: list[Any] = ["ann", b"ann", bytearray(b"ann"), memoryview(b"ann"), {"ann": 1}, {"ann"}]
+    for column in (*one, pa.scalar("ann"), None, 7, iter(["ann"])):
+        with pytest.raises(InvalidRecord, match=r"the keys' column 'key' is a .*give \{'key': \["):
+            store.maintenance.purge("t", {"key": column})
     with pytest.raises(InvalidOption, match="fewer"):
         store.maintenance.purge("t", {"key": ["x" * (65 << 20)]})
     assert store.maintenance.purge("t", []) == PurgeReport("t", (), 0, 0)

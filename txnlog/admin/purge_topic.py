@@ -265,7 +265,7 @@ def _batches(
     topic: str, schema: TopicSchema | None, fields: pa.Schema, given: object
 ) -> Iterator[pa.RecordBatch]:
     """Batches with the columns of the keys, among others."""
-    rows = _rows(fields.names, given)
+    rows = _rows(topic, fields.names, given)
     if rows is not None:
         if rows:
             yield _listed(topic, schema, fields.names, rows)
@@ -276,12 +276,24 @@ def _batches(
     yield from reader
 
 
-def _rows(names: Sequence[str], given: object) -> Sequence[object] | None:
-    """Keys of Python's values, as rows; None if they are Arrow's, or another library's."""
-    if isinstance(given, Mapping) and all(isinstance(given[n], list | tuple) for n in names):
-        columns = zip(*(given[name] for name in names), strict=True)
-        return [dict(zip(names, row, strict=True)) for row in columns]
-    return given if isinstance(given, list | tuple) else None
+def _rows(topic: str, names: Sequence[str], given: object) -> Sequence[object] | None:
+    """Keys of Python's values, as rows; None if they are Arrow's, or another library's.
+
+    Raises InvalidRecord: a column is no list or array; of a text each letter would be a key.
+    """
+    if not isinstance(given, Mapping):
+        return given if isinstance(given, list | tuple) else None
+    columns = [given[name] for name in names]
+    for name, column in zip(names, columns, strict=True):
+        is_one = isinstance(column, str | bytes | bytearray | memoryview | Mapping)
+        if is_one or not (hasattr(column, "__len__") and hasattr(column, "__getitem__")):
+            raise InvalidRecord(
+                f"topic {topic!r}: the keys' column {name!r} is a {type(column).__name__}, no list "
+                f"or array: give {{{name!r}: [...]}}"
+            )
+    if all(isinstance(column, list | tuple) for column in columns):
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return None
 
 
 def _listed(
