@@ -151,6 +151,53 @@ def test_stopped_anywhere_it_brings_nothing_back(
     assert len(done) > 2  # some of it was done, and not all
 
 
+@pytest.mark.parametrize("is_typed", [False, True], ids=["plain", "typed"])
+def test_stopped_between_partitions_it_brings_nothing_back(
+    heap: HeapStorage, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, *, is_typed: bool
+) -> None:
+    """Of two keys each has its newest tombstone where the other has an older value.
+
+    In the end the tombstones are gone, too.
+    """
+    monkeypatch.setattr(purge_topic, "_BYTES_PER_ENTRY", 1)
+    heap.time_ms = lambda: clock.time_ms
+    store = attach(heap, create=True, clock=clock)
+    schema = pa.schema([("k", pa.string()), ("v", pa.string())]) if is_typed else None
+    name = "k" if is_typed else "key"
+    store.topics.create("t", partitions=2, schema=schema, key=["k"] if is_typed else None)
+
+    def send(partition: int, key: str, value: str | None) -> None:
+        clock.time_ms += 1000
+        with store.producer() as producer:
+            if is_typed:
+                row = {"k": key, "v": value, "_deleted": value is None}
+                producer.send_batch("t", [row], partition=partition)
+            else:
+                producer.send("t", value, key, partition=partition, timestamp_ms=clock.time_ms)
+
+    def keys(latest: bool) -> list[Any]:
+        return [*store.scan("t", columns=[name], latest=latest).to_arrow()[name].to_pylist()]
+
+    send(0, "ann", "a value")
+    send(1, PERSON, "a value")
+    send(1, "bob", "a value")
+    send(0, PERSON, None)
+    send(1, "ann", None)
+    (bob,) = keys(latest=True)
+    shown = []
+
+    def look(request: str) -> None:
+        if request.startswith("put_if_absent topics/t/log/"):
+            shown.append((keys(latest=True), len(keys(latest=False))))
+
+    watched = attach(FaultyStorage(heap, before_request=look), clock=clock)
+    report = watched.maintenance.purge("t", [{name: "ann"}, {name: PERSON}])
+    assert [part.record_count for part in report.partitions] == [2, 2]
+    assert keys(latest=False) == [bob]
+    assert len({left for _, left in shown}) == 4
+    assert {*map(tuple, (newest for newest, _ in shown))} == {(bob,)}
+
+
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_what_was_trimmed_goes_too(heap: HeapStorage, clock: VirtualClock, is_shared: bool) -> None:
     """It lies in a file that others need, where no reader sees it."""

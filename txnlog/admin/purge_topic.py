@@ -105,6 +105,7 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
     logs = logs_for(logs, dry_run=dry_run)
     wanted: pa.Array | None = None
     done: list[_Run] = []
+    values_are_gone = False
     for _ in range(_TURNS):
         view = pin_topics(logs, [topic]).views[topic]
         sizes = {
@@ -121,7 +122,11 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
                 purging.count(runs)
                 done = runs
                 break
-            is_over = purging.rewrite(runs)
+            keeps = not values_are_gone and _needs_order(runs)
+            is_over = purging.rewrite(runs, keeps_tombstones=keeps)
+            if is_over and keeps:
+                values_are_gone = True
+                is_over = not any(run.has_tombstones for run in runs)
         except OVERTAKEN:
             is_over = False
         done += [run for run in runs if run.is_done]
@@ -144,6 +149,12 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
         _put_purged(logs, topic, view.topic_id)
     published = TopicConfig.of(view.config).table_publish
     return PurgeReport(topic, found, undecided, waiting_files, old_copies, published)
+
+
+def _needs_order(runs: Sequence[_Run]) -> bool:
+    """Whether a tombstone could go with an entry before older values, in another partition."""
+    partitions = {run.partition for run in runs}
+    return len(partitions) > 1 and sum(run.size_bytes for run in runs) > _BYTES_PER_ENTRY
 
 
 def _put_purged(logs: Logs, topic: str, topic_id: str) -> None:
@@ -331,6 +342,7 @@ class _Run:
     record_count: int = 0
     purged_bytes: int = 0
     is_done: bool = False
+    has_tombstones: bool = False
     size_bytes: int = field(init=False)
     least_ms: int = field(init=False)
     newest_ms: int = field(init=False)
@@ -440,14 +452,17 @@ class _Purging:
         for run in runs:
             run.record_count = sum(count for _, count in self._count(self._visible(run)))
 
-    def rewrite(self, runs: Sequence[_Run]) -> bool:
-        """Write them again; False if another process has rewritten some of them meanwhile."""
+    def rewrite(self, runs: Sequence[_Run], *, keeps_tombstones: bool = False) -> bool:
+        """Write them again; False if another process has rewritten some of them meanwhile.
+
+        ``keeps_tombstones``: these stay for the next turn, and the runs say whether they have any.
+        """
         logs, spec = self._logs, self._spec
         rewriting = Rewriting(logs, logs.topic(spec.topic), spec.topic_id)
         waiting: list[_Run] = []
         try:
             for number, run in enumerate(runs, 1):
-                rewriting.add(run.partition, run.segments, self._write(run))
+                rewriting.add(run.partition, run.segments, self._write(run, keeps_tombstones))
                 waiting.append(run)
                 if rewriting.input_bytes >= _BYTES_PER_ENTRY or number == len(runs):
                     if not rewriting.put(purges=any(one.record_count for one in waiting)):
@@ -460,7 +475,7 @@ class _Purging:
             raise
         return True
 
-    def _write(self, run: _Run) -> list[Replacement]:
+    def _write(self, run: _Run, keeps_tombstones: bool) -> list[Replacement]:
         is_compacted, horizon_ms = _kind(run.segments[0])
         known = (r.judged_end for s in run.segments if (r := s.stored.rewritten))
         judged_end = max(known, default=0)
@@ -475,7 +490,11 @@ class _Purging:
         columns = self._record_keys.columns
         try:
             for part, batches in read_stored(self._logs.storage, self._visible(run), columns):
-                for batch, purged in self._are_purged(batches):
+                for batch, found in self._are_purged(batches):
+                    purged = found
+                    if keeps_tombstones:
+                        purged = found & ~self._record_keys.deleting(batch.records)
+                        run.has_tombstones |= bool((found & ~purged).any())
                     run.record_count += int(purged.sum())
                     writer.append(*kept_records(part, batch, ~purged, columns))
             spans = writer.finish(run.segments[-1].end_offset)
