@@ -198,6 +198,33 @@ def test_stopped_between_partitions_it_brings_nothing_back(
     assert {*map(tuple, (newest for newest, _ in shown))} == {(bob,)}
 
 
+@pytest.mark.parametrize("record_format", FORMATS)
+@pytest.mark.parametrize("word", ["dan", "said by dan"], ids=["key", "value"])
+def test_a_damaged_segment_stays_and_keeps_no_other(
+    heap: HeapStorage, clock: VirtualClock, record_format: str, word: str
+) -> None:
+    """It is named. Where a value is damaged, that may only show when it is written again."""
+    store = new_store(heap, clock, record_format=record_format)
+    for keys in ([PERSON], ["dan", PERSON], [PERSON], ["ann"]):
+        put(store, *keys)
+    (path,) = holding(heap, "said by dan")
+    content = heap.get(path)
+    heap.delete([path])
+    heap.put_if_absent(path, content.replace(word.encode(), word[::-1].encode()))
+    options: dict[str, Any]
+    for options in ({"dry_run": True}, {}, {}):
+        report = purge(another(store), PERSON, **options)
+        found = [(one.partition, one.offset, one.next_offset) for one in report.damaged]
+        if not options or found:
+            assert found == [(0, 1, 3)]
+    assert report.partitions == ()
+    heap.delete([path])
+    heap.put_if_absent(path, content)
+    report = purge(another(store), PERSON)
+    assert ([part.record_count for part in report.partitions], report.damaged) == ([1], ())
+    assert [row["key"] for row in rows(store)] == [b"dan", b"ann"]
+
+
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_what_was_trimmed_goes_too(heap: HeapStorage, clock: VirtualClock, is_shared: bool) -> None:
     """It lies in a file that others need, where no reader sees it."""

@@ -54,6 +54,23 @@ def test_a_person_is_deleted(told: Path) -> None:
     assert "records: 1;" in nobody.err
 
 
+def test_what_is_damaged_is_named(told: Path) -> None:
+    """The rest is purged; the person is not said to be gone."""
+    data = told / "topics/said/data"
+    before = {*data.rglob("*.log")}
+    with txnlog.open(str(told)).producer() as producer:
+        producer.send("said", "a word", "dan")
+    (path,) = {*data.rglob("*.log")} - before
+    path.write_bytes(path.read_bytes()[:-9])
+    purge = ("topics", "purge", "said", "--store", told, "--yes", "-o", "json", "--keys", "-")
+    for keys, count in ((b"ann\n", 1), (b"nobody\n", 0)):
+        done = cli(*purge, stdin=keys)
+        assert (done.code, len(json.loads(done.out))) == (3, count)
+        assert "cannot be read" in done.err
+        assert "purge again when it is restored" in done.err
+        assert "no file of the topic" not in done.err
+
+
 def test_what_roots_had_is_named(tmp_path: Path) -> None:
     """Of a store with replicas, until it is forgotten."""
     urls = [str(tmp_path / root) for root in "ab"]

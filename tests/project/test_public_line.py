@@ -132,8 +132,8 @@ def test_results_are_what_is_returned() -> None:
     """And no classes that nobody meets."""
     owners = [Store, *ADMINS, Producer, Consumer, Snapshot, Replicas, Standby, Follower]
     met = {name for owner in owners for name in returned_types(owner)}
-    # Damage of a job in Spark; and what a callback of ``Producer.send`` gets.
-    assert {*results.__all__} - met == {"DamagedRecords", "RecordMetadata"}
+    # What a callback of ``Producer.send`` gets.
+    assert {*results.__all__} - met == {"RecordMetadata"}
 
 
 def test_results_are_the_classes_themselves() -> None:

@@ -94,13 +94,14 @@ class MaintenanceAdmin:
 
         Returns:
             What was purged, and where records of these keys may still be. All are gone from the
-            topic's files when nothing is found, undecided or waiting.
+            topic's files when nothing is found, undecided, waiting or damaged: segments that are
+            damaged stay, and the others are purged.
 
         Raises:
             InvalidOption: the topic has a schema without a key, or the keys are too many.
             InvalidRecord: the keys lack a column, are null, or not of its type.
             UnknownTopicOrPartition: there is no such topic.
-            CorruptRecord: a segment is damaged.
+            CorruptRecord: the keys are a scan, and it meets damage.
             StorageError: some of it may be done; call it again.
         """
         from txnlog.admin.purge_topic import purge_topic

@@ -42,6 +42,7 @@ from txnlog.read.latest import look_up
 from txnlog.read.pin import pin_topics
 from txnlog.read.plan import SegmentRange
 from txnlog.read.rows import Rows
+from txnlog.read.scan_reader import DamagedRecords
 from txnlog.read.stored_reader import read_stored
 from txnlog.read.topic_view import TopicView
 from txnlog.schema import TopicSchema
@@ -90,6 +91,7 @@ class PurgeReport:
     'r1-0', if there are such files in them, or if their roots do not answer. ``published`` is the
     topic's ``table.publish``: that table shows such records until it is published again, and its
     older versions longer. What was published by hand is not known, and standbys follow later.
+    ``damaged`` are whole segments that cannot be read: they stay, whatever is in them.
     """
 
     topic: str
@@ -98,6 +100,7 @@ class PurgeReport:
     waiting_files: int
     old_copies: tuple[str, ...] = ()
     published: str = ""
+    damaged: tuple[DamagedRecords, ...] = ()
 
 
 def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) -> PurgeReport:
@@ -148,7 +151,8 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
     if not dry_run and purging.is_in(replaced):
         _put_purged(logs, topic, view.topic_id)
     published = TopicConfig.of(view.config).table_publish
-    return PurgeReport(topic, found, undecided, waiting_files, old_copies, published)
+    damaged = tuple(purging.damaged.values())
+    return PurgeReport(topic, found, undecided, waiting_files, old_copies, published, damaged)
 
 
 def _needs_order(runs: Sequence[_Run]) -> bool:
@@ -396,6 +400,7 @@ class _Purging:
         self._view = view
         self._keys = keys
         self._sizes = sizes
+        self.damaged: dict[tuple[int, int], DamagedRecords] = {}
         self._spec = TopicSpec(view.topic, view.topic_id, len(view.partitions), config, view.schema)
         self._record_keys = RecordKeys(view.schema)
         spans = {
@@ -413,15 +418,25 @@ class _Purging:
                 for segment in segments
                 if not segment.stored.is_empty and not self._is_lost(partition, segment)
             ]
-            for part, count in self._count(parts):
+            for part, count in self._count_sound(parts):
                 if count:
                     files.add(file_key(partition, part.segment))
         runs: list[_Run] = []
-        most_bytes, most_ms, newest_ms = joining_limits(TopicConfig.of(self._view.config))
-        limits = min(most_bytes, _BYTES_PER_ENTRY), most_ms, newest_ms
         for partition, segments in self._placed.segments.items():
             some = [segment for segment in segments if file_key(partition, segment) in files]
-            runs += _joined(partition, some, limits)
+            runs += self._joined(partition, some)
+        return runs
+
+    def _joined(self, partition: int, segments: Sequence[Segment]) -> list[_Run]:
+        """What can be read of these segments, as runs."""
+        most_bytes, most_ms, newest_ms = joining_limits(TopicConfig.of(self._view.config))
+        limits = min(most_bytes, _BYTES_PER_ENTRY), most_ms, newest_ms
+        runs: list[_Run] = []
+        for segment in segments:
+            if (partition, segment.base_offset) in self.damaged:
+                continue
+            if not runs or not runs[-1].takes(segment, limits):
+                runs.append(_Run(partition, [segment]))
         return runs
 
     def _is_lost(self, partition: int, segment: Segment) -> bool:
@@ -450,20 +465,31 @@ class _Purging:
     def count(self, runs: Sequence[_Run]) -> None:
         """Count what would be purged."""
         for run in runs:
-            run.record_count = sum(count for _, count in self._count(self._visible(run)))
+            found = self._count_sound(self._visible(run))
+            run.record_count = sum(count for _, count in found)
 
-    def rewrite(self, runs: Sequence[_Run], *, keeps_tombstones: bool = False) -> bool:
+    def rewrite(self, runs: list[_Run], *, keeps_tombstones: bool = False) -> bool:
         """Write them again; False if another process has rewritten some of them meanwhile.
 
         ``keeps_tombstones``: these stay for the next turn, and the runs say whether they have any.
+        Of a run with a segment that turns out to be damaged the others are put in its place.
         """
         logs, spec = self._logs, self._spec
         rewriting = Rewriting(logs, logs.topic(spec.topic), spec.topic_id)
         waiting: list[_Run] = []
         try:
-            for number, run in enumerate(runs, 1):
-                rewriting.add(run.partition, run.segments, self._write(run, keeps_tombstones))
-                waiting.append(run)
+            number = 0
+            while number < len(runs) or waiting:
+                if number < len(runs):
+                    run = runs[number]
+                    try:
+                        spans = self._write(run, keeps_tombstones)
+                    except CorruptRecord:
+                        runs[number : number + 1] = self._joined(run.partition, run.segments)
+                        continue
+                    rewriting.add(run.partition, run.segments, spans)
+                    waiting.append(run)
+                    number += 1
                 if rewriting.input_bytes >= _BYTES_PER_ENTRY or number == len(runs):
                     if not rewriting.put(purges=any(one.record_count for one in waiting)):
                         return False
@@ -488,8 +514,9 @@ class _Purging:
             delete_horizon_ms=horizon_ms,
         )
         columns = self._record_keys.columns
+        parts, done = self._visible(run), 0
         try:
-            for part, batches in read_stored(self._logs.storage, self._visible(run), columns):
+            for part, batches in read_stored(self._logs.storage, parts, columns):
                 for batch, found in self._are_purged(batches):
                     purged = found
                     if keeps_tombstones:
@@ -497,9 +524,12 @@ class _Purging:
                         run.has_tombstones |= bool((found & ~purged).any())
                     run.record_count += int(purged.sum())
                     writer.append(*kept_records(part, batch, ~purged, columns))
+                done += 1
             spans = writer.finish(run.segments[-1].end_offset)
-        except BaseException:
+        except BaseException as error:
             writer.discard()
+            if isinstance(error, CorruptRecord):
+                self._note(parts[done], error)
             raise
         run.purged_bytes = sum(span.uploaded.stored.size_bytes for span in spans if span.uploaded)
         purged_from = max(segment.source_entry for segment in run.segments)
@@ -536,6 +566,23 @@ class _Purging:
         except (CorruptRecord, *OVERTAKEN):
             return True
 
+    def _note(self, part: SegmentRange, error: CorruptRecord) -> None:
+        self.damaged[part.partition, part.segment.base_offset] = DamagedRecords(
+            part.topic, part.partition, part.start_offset, part.stop_offset, str(error)
+        )
+
+    def _count_sound(self, parts: Sequence[SegmentRange]) -> Iterator[tuple[SegmentRange, int]]:
+        """How many records each part has that are to be purged; what is damaged is noted."""
+        done = 0
+        while done < len(parts):
+            try:
+                for found in self._count(parts[done:]):
+                    yield found
+                    done += 1
+            except CorruptRecord as error:
+                self._note(parts[done], error)
+                done += 1
+
     def _count(self, parts: Sequence[SegmentRange]) -> Iterator[tuple[SegmentRange, int]]:
         """How many records each has that are to be purged."""
         columns = self._record_keys.key_columns
@@ -551,13 +598,3 @@ class _Purging:
             len(self._keys),
         )
         return ((batch, found.to_numpy(zero_copy_only=False)) for batch, found in looked_up)
-
-
-def _joined(
-    partition: int, segments: Sequence[Segment], limits: tuple[int, int, int]
-) -> list[_Run]:
-    runs: list[_Run] = []
-    for segment in segments:
-        if not runs or not runs[-1].takes(segment, limits):
-            runs.append(_Run(partition, [segment]))
-    return runs

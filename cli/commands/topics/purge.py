@@ -19,6 +19,7 @@ from txnlog.cli.input.record_input import (
     make_line_format,
 )
 from txnlog.cli.output.confirmation import confirm, note_dry_run
+from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.fields import Field, number, size, text
 from txnlog.cli.output.streams import warn
 from txnlog.cli.session import Session
@@ -88,9 +89,12 @@ def purge_keys(
         confirm(f"delete all records of {counted} from topic {topic}", yes=yes)
     report = store.maintenance.purge(topic, given, dry_run=dry_run)
     session.output.rows(FIELDS, report.partitions)
-    if not dry_run:
-        _say_what_is_left(report)
-    note_dry_run(dry_run)
+    with DamageReporter() as reporter:
+        for damaged in report.damaged:
+            reporter.report(f"{damaged}; it may hold such records: purge again when it is restored")
+        if not dry_run:
+            _say_what_is_left(report)
+        note_dry_run(dry_run)
 
 
 def _say_what_is_left(report: PurgeReport) -> None:
@@ -118,7 +122,7 @@ def _say_what_is_left(report: PurgeReport) -> None:
             "fails, `maintain` deletes no file of the topic"
         )
     is_left = report.undecided_count or report.waiting_files or report.old_copies
-    if not (report.partitions or is_left):
+    if not (report.partitions or is_left or report.damaged):
         warn(
             "no file of the topic holds a record of these keys; standbys, and tables published by "
             "hand, may until they follow"
