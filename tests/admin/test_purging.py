@@ -470,6 +470,31 @@ def test_others_that_rewrite_at_the_same_time(
     assert PERSON.encode() not in [row["key"] for row in rows(store)]
 
 
+def test_a_topic_that_is_recreated_between_two_turns_is_left_alone(
+    heap: HeapStorage, clock: VirtualClock
+) -> None:
+    """Who has asked meant the old one."""
+    store = new_store(heap, clock)
+    put(store, "ann", PERSON, "bob")
+    done: list[str] = []
+
+    def happen(request: str) -> None:
+        if request.startswith("put_if_absent topics/t/log/") and not done:
+            done.append("another rewrites it first")
+            purge(another(store), "bob")
+        elif request == "delete 1 objects" and len(done) == 1:
+            done.append("a turn is over")
+            another(store).topics.delete("t")
+            another(store).topics.create("t")
+            put(another(store), PERSON)
+
+    racing = attach(FaultyStorage(heap, before_request=happen), clock=clock)
+    with pytest.raises(UnknownTopicOrPartition, match="'t' was deleted and recreated since"):
+        purge(racing, PERSON)
+    assert len(done) == 2
+    assert [row["key"] for row in rows(another(store))] == [PERSON.encode()]
+
+
 def test_typed_topics(heap: HeapStorage, clock: VirtualClock) -> None:
     """By the columns of the key, whatever the table of keys has besides."""
     heap.time_ms = lambda: clock.time_ms

@@ -109,8 +109,12 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
     wanted: pa.Array | None = None
     done: list[_Run] = []
     values_are_gone = False
+    topic_id: str | None = None
     for _ in range(_TURNS):
         view = pin_topics(logs, [topic]).views[topic]
+        with (log := logs.topic(topic)).lock:
+            log.state.check_exists(topic, topic_id)
+        topic_id = view.topic_id
         sizes = {
             key: sum(size_bytes for ending, _, size_bytes in files if ending == "log")
             for key, files in list_segment_files(logs.storage, topic).items()
