@@ -126,13 +126,14 @@ def test_a_line_need_name_no_more_than_the_key(
 
 @pytest.mark.parametrize("topic", ["said", "people"])
 def test_no_keys(told: Path, tmp_path: Path, topic: str) -> None:
-    """An empty file, of whatever form, is no mistake: it names nobody."""
+    """An empty file, of whatever form, is refused: what should have written it may have failed."""
     for ending in ("jsonl", "csv", *(["txt"] if topic == "said" else [])):
         keys = tmp_path / f"keys.{ending}"
-        keys.write_text("")
-        done = cli("topics", "purge", topic, "--keys", keys, "--store", told, "--yes", "-o", "json")
-        assert rows(done) == []
-        assert "no file of the topic holds" in done.err
+        for content in ("", "\n", *(["id\n"] if (topic, ending) == ("people", "csv") else [])):
+            keys.write_text(content)
+            done = cli("topics", "purge", topic, "--keys", keys, "--store", told, "--yes")
+            assert done.code == 2
+            assert "has no keys" in done.err
 
 
 def test_lines_that_are_not_what_they_seem(told: Path, tmp_path: Path) -> None:

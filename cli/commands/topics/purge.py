@@ -160,8 +160,8 @@ def _read_keys(store: Store, topic: str, path: Path, input_format: InputFormat |
                     )
     except OSError as error:
         raise typer.BadParameter(f"--keys {path}: {error.strerror or error}") from error
-    if not batches:
-        return pa.table({name: [] for name in names})
+    if not any(batch.num_rows for batch in batches):
+        raise typer.BadParameter(f"--keys {path} has no keys: nothing was looked for")
     return pa.Table.from_batches(batches)
 
 
