@@ -79,17 +79,19 @@ def _alone(
     def call(self: Consumer, /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         if self._process != os.getpid():
             self._begin_in_child()
-        in_use = self._in_use
-        if not in_use.acquire(blocking=False):
+        before, me = self._user, threading.get_ident()
+        if before not in (None, me):
             raise IllegalState(
                 f"another thread is in a call of {self}, which is for one at a time; nothing was "
                 "done. Wait for that call, which wakeup() ends, and take what it returns: the "
                 "positions are behind that"
             )
-        try:
-            return method(self, *args, **kwargs)
-        finally:
-            in_use.release()
+        with self._in_use:  # who has come at the same moment waits
+            try:
+                self._user = me
+                return method(self, *args, **kwargs)
+            finally:
+                self._user = before
 
     return call
 
@@ -138,6 +140,7 @@ class Consumer:
             max_poll_records, "max_poll_records", InvalidOption, least=1, most=_MOST_RECORDS
         )
         self._in_use = threading.RLock()  # again by who has it: a rebalance listener, say
+        self._user: int | None = None  # the thread that is in a call
         self._process = os.getpid()
         self._logs = logs
         self._fetch = fetch
@@ -898,7 +901,7 @@ class Consumer:
 
     def _begin_in_child(self) -> None:
         """A fork has copied it: who was in a call, and what was read, are the parent's."""
-        self._process, self._in_use = os.getpid(), threading.RLock()
+        self._process, self._in_use, self._user = os.getpid(), threading.RLock(), None
         if self._auto_commit is not None:
             self._auto_commit.leave(self._positions)
 
