@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from txnlog.admin.resets import Target
+from txnlog.columns.schema_files import parse_description
 from txnlog.config import topic_settings
 from txnlog.display import parse_setting, show_count, show_setting
 from txnlog.errors import (
@@ -31,7 +32,6 @@ from txnlog.ui.render import (
     show_size,
     show_time,
 )
-from txnlog.write.schema_files import parse_description
 from txnlog.write.typed_lines import read_typed_row
 
 Typed = Mapping[str, str]

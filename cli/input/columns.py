@@ -28,9 +28,9 @@ DefaultOption = Annotated[
 
 def parse_schema(text: str) -> WrittenColumns:
     """Columns in words; without a space it is the name of a file. Raises BadParameter."""
+    from txnlog.columns.schema_files import read_columns
     from txnlog.columns.schema_words import parse_columns
     from txnlog.errors import InvalidSchema
-    from txnlog.write.schema_files import read_columns
 
     try:
         is_path = len(text.split()) == 1 or Path(text).is_file()

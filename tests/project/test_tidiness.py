@@ -149,7 +149,7 @@ def test_no_other_interpreter_is_started() -> None:
 WAY_IN = "segments/untrusted.py"
 SCANS = {"txnlog/read/arrow_scans.py", "txnlog/read/dataset.py", "txnlog/read/row_filter.py"}
 """Where Arrow itself opens files, behind a check of each, or evaluates a filter without any."""
-OWN_FILES = {"txnlog/write/schema_files.py", "txnlog/write/table_input.py"}
+OWN_FILES = {"txnlog/columns/schema_files.py", "txnlog/write/table_input.py"}
 """What a user gives to a command himself, of any writer and size: none of a store's bytes."""
 DECODERS = re.compile(
     r"(pa|pyarrow)\.ipc\.(?!new_|IpcWriteOptions)|ipc\.(open|read|RecordBatch|Message)|feather|orc"

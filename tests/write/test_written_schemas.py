@@ -12,9 +12,9 @@ import pytest
 
 from tests.support.wrong_values import wrong_json
 from txnlog.columns.checks import make_schema
+from txnlog.columns.schema_files import read_columns
 from txnlog.columns.schema_words import parse_columns
 from txnlog.errors import InvalidSchema
-from txnlog.write.schema_files import read_columns
 
 MOMENT = pa.timestamp("us", "UTC")
 TYPES = {

@@ -15,13 +15,30 @@ from txnlog.errors import InvalidSchema
 from txnlog.schema import RESERVED
 from txnlog.segments.records import CONVERSION_ERRORS
 from txnlog.segments.schema_columns import children, with_children
-from txnlog.values.avro_resolution import default_column
-from txnlog.values.avro_schema import AvroType, parse_avro
 
 _MAX_BYTES: Final = 16 << 20
 """The largest description that is read."""
 _MAX_DEPTH: Final = 16
 _BINARY: Final = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
+_AVRO: Final[Mapping[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+    "fixed": pa.binary(),
+}
+_AVRO_LOGICAL: Final[Mapping[str, pa.DataType]] = {
+    "date": pa.date32(),
+    "timestamp-millis": pa.timestamp("ms", "UTC"),
+    "timestamp-micros": pa.timestamp("us", "UTC"),
+    "local-timestamp-millis": pa.timestamp("ms"),
+    "local-timestamp-micros": pa.timestamp("us"),
+    **{f"time-{unit}": pa.time64("us") for unit in ("millis", "micros")},
+}
 _UNITS: Final = {"SECOND": "s", "MILLISECOND": "ms", "MICROSECOND": "us", "NANOSECOND": "ns"}
 _FLOATS: Final = {"HALF": pa.float16(), "SINGLE": pa.float32(), "DOUBLE": pa.float64()}
 
@@ -105,7 +122,7 @@ def _of_json(found: dict[str, Any]) -> WrittenColumns:
         )
     try:
         if found.get("type") == "record":
-            return _avro_columns(found)
+            return _Avro().columns(found)
         make = _spark_field if found.get("type") == "struct" else _arrow_field
         return WrittenColumns(pa.schema([make(field, 1) for field in fields]), {})
     except (LookupError, TypeError, AttributeError, OverflowError) as error:
@@ -119,40 +136,76 @@ def _check_depth(depth: int) -> None:
         raise InvalidSchema(f"types are nested more than {_MAX_DEPTH} levels deep")
 
 
-def _avro_columns(record: Mapping[str, Any]) -> WrittenColumns:
-    fields, defaults = [], {}
-    for one in parse_avro(json.dumps(record)).fields:
-        field = _avro_field(one.name, one.type)
-        fields.append(field)
-        if one.default not in ((), (None,)) and not pa.types.is_nested(field.type):
-            defaults[field.name] = default_column(one)[0]
-    return WrittenColumns(pa.schema(fields), defaults)
+class _Avro:
+    """One schema of Avro's; types that have a name may be used again by it."""
 
+    def __init__(self) -> None:
+        self._named: dict[str, pa.DataType] = {}
 
-def _avro_field(name: str, kind: AvroType) -> pa.Field:
-    if kind.kind == "union" and len(kind.others) != 1:
-        raise InvalidSchema(f"column {name!r} is a union of types: a column has one, or null")
-    return pa.field(name, _avro_type(kind), kind.is_nullable)
+    def columns(self, record: Mapping[str, Any]) -> WrittenColumns:
+        fields, defaults = [], {}
+        for found in record["fields"]:
+            field = self._field(found["name"], found["type"], 1)
+            fields.append(field)
+            default = found.get("default")
+            if default is not None and not pa.types.is_nested(field.type):
+                defaults[field.name] = _avro_default(default, field)
+        return WrittenColumns(pa.schema(fields), defaults)
 
+    def _field(self, name: str, kind: Any, depth: int) -> pa.Field:  # noqa: ANN401 - JSON
+        if not isinstance(kind, list):
+            return pa.field(name, self._type(kind, depth), nullable=kind == "null")
+        others = [one for one in kind if one != "null"]
+        if len(others) != 1:
+            raise InvalidSchema(f"column {name!r} is a union of types: a column has one, or null")
+        return pa.field(name, self._type(others[0], depth), nullable="null" in kind)
 
-def _avro_type(kind: AvroType) -> pa.DataType:
-    """The type as a column: what is nested may not be null unless it says so."""
-    match kind.kind:
-        case "union":
-            return _avro_type(kind.others[0])
-        case "record":
-            return pa.struct([_avro_field(one.name, one.type) for one in kind.fields])
-        case "array":
-            return pa.list_(_avro_field("element", kind.parts[0]))
-        case "map":
-            return pa.map_(pa.string(), _avro_field("value", kind.parts[0]))
-    return kind.arrow()
+    def _type(self, kind: Any, depth: int) -> pa.DataType:  # noqa: ANN401 - JSON
+        _check_depth(depth)
+        if isinstance(kind, str):
+            known = {**_AVRO, **self._named}.get(kind)
+            if known is None:
+                raise InvalidSchema(f"there is no type {kind!r}, or it contains itself")
+            return known
+        plain, logical = kind["type"], kind.get("logicalType")
+        made = self._complex(plain, kind, depth)
+        if logical == "decimal":
+            made = _decimal(kind["precision"], kind.get("scale", 0))
+        made = _AVRO_LOGICAL.get(logical or "", made)
+        if "name" in kind:
+            self._named[kind["name"]] = made
+            self._named[".".join(filter(None, [kind.get("namespace"), kind["name"]]))] = made
+        return made
+
+    def _complex(self, plain: Any, kind: Mapping[str, Any], depth: int) -> pa.DataType:  # noqa: ANN401 - JSON
+        if plain == "record":
+            fields = kind["fields"]
+            return pa.struct([self._field(f["name"], f["type"], depth + 1) for f in fields])
+        if plain == "array":
+            return pa.list_(self._field("element", kind["items"], depth + 1))
+        if plain == "map":
+            return pa.map_(pa.string(), self._field("value", kind["values"], depth + 1))
+        return self._type(plain, depth + 1)
 
 
 def _decimal(precision: object, scale: object) -> pa.DataType:
     if not (is_whole_number(precision) and is_whole_number(scale)):
         raise InvalidSchema(f"decimal({precision!r:.20}, {scale!r:.20}) is no type")
     return pa.decimal128(precision, scale)
+
+
+def _avro_default(default: object, field: pa.Field) -> pa.Scalar:
+    if isinstance(default, str) and pa.types.is_binary(field.type):
+        default = default.encode("latin-1")
+    try:
+        number = isinstance(default, int) and not isinstance(default, bool)
+        if number and pa.types.is_temporal(field.type):
+            return pa.scalar(default, pa.int64()).cast(field.type)
+        return pa.scalar(default, field.type)
+    except CONVERSION_ERRORS as error:
+        raise InvalidSchema(
+            f"column {field.name!r} cannot have the default {default!r:.60}: {error}"
+        ) from error
 
 
 def _spark_field(field: Mapping[str, Any], depth: int) -> pa.Field:
