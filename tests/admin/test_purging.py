@@ -225,6 +225,29 @@ def test_a_damaged_segment_stays_and_keeps_no_other(
     assert [row["key"] for row in rows(store)] == [b"dan", b"ann"]
 
 
+@pytest.mark.parametrize("record_format", FORMATS)
+@pytest.mark.parametrize("word", [PERSON, f"said by {PERSON}"], ids=["key", "value"])
+def test_a_tombstone_stays_where_what_it_deletes_may_be_restored(
+    heap: HeapStorage, clock: VirtualClock, record_format: str, word: str
+) -> None:
+    store = new_store(heap, clock, record_format=record_format)
+    put(store, "ann")
+    put(store, PERSON)
+    with store.producer() as producer:
+        producer.send("t", None, PERSON)
+    (path,) = holding(heap, f"said by {PERSON}")
+    content = heap.get(path)
+    heap.delete([path])
+    heap.put_if_absent(path, content.replace(word.encode(), word[::-1].encode()))
+    assert purge(another(store), PERSON).damaged
+    heap.delete([path])
+    heap.put_if_absent(path, content)
+    newest = another(store).scan("t", columns=["key"], latest=True).to_arrow()["key"].to_pylist()
+    assert newest == [b"ann"]
+    purge(another(store), PERSON)
+    assert [row["key"] for row in rows(store)] == [b"ann"]
+
+
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_what_was_trimmed_goes_too(heap: HeapStorage, clock: VirtualClock, is_shared: bool) -> None:
     """It lies in a file that others need, where no reader sees it."""

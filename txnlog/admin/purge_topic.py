@@ -37,7 +37,15 @@ from txnlog.errors import (
 from txnlog.hooks import registered
 from txnlog.log.open_logs import Logs
 from txnlog.log.uploads import TopicSpec
-from txnlog.names import OWN_FILE, TABLES, FileKey, SegmentRef, day_of_tables, table_folder
+from txnlog.names import (
+    OWN_FILE,
+    TABLES,
+    FileKey,
+    SegmentRef,
+    day_of_tables,
+    is_of_tables,
+    table_folder,
+)
 from txnlog.read.latest import look_up
 from txnlog.read.pin import pin_topics
 from txnlog.read.plan import SegmentRange
@@ -129,9 +137,10 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
                 purging.count(runs)
                 done = runs
                 break
-            keeps = not values_are_gone and _needs_order(runs)
+            # What is restored of damage may be what a tombstone deletes.
+            keeps = bool(purging.damaged) or (not values_are_gone and _needs_order(runs))
             is_over = purging.rewrite(runs, keeps_tombstones=keeps)
-            if is_over and keeps:
+            if is_over and keeps and not purging.damaged:
                 values_are_gone = True
                 is_over = not any(run.has_tombstones for run in runs)
         except OVERTAKEN:
@@ -236,7 +245,7 @@ def _copies(logs: Logs, topic: str) -> Iterator[str]:
     """The files that catalogs have put for rows which are in no Parquet file of their own."""
     for day in filter(None, map(day_of_tables, logs.storage.list_folders(TABLES))):
         for name, _ in logs.storage.list_all(table_folder(topic, day)):
-            if is_copy(name):
+            if is_copy(name) and is_of_tables(name):
                 yield name
 
 
@@ -476,7 +485,8 @@ class _Purging:
         """Write them again; False if another process has rewritten some of them meanwhile.
 
         ``keeps_tombstones``: these stay for the next turn, and the runs say whether they have any.
-        Of a run with a segment that turns out to be damaged the others are put in its place.
+        Of a run with a segment that turns out to be damaged the others are put in its place, and
+        tombstones stay: what is restored may be what they delete.
         """
         logs, spec = self._logs, self._spec
         rewriting = Rewriting(logs, logs.topic(spec.topic), spec.topic_id)
@@ -490,6 +500,14 @@ class _Purging:
                         spans = self._write(run, keeps_tombstones)
                     except CorruptRecord:
                         runs[number : number + 1] = self._joined(run.partition, run.segments)
+                        if not keeps_tombstones:  # from here on; what waits is written again
+                            keeps_tombstones = True
+                            rewriting.discard()
+                            rewriting = Rewriting(logs, logs.topic(spec.topic), spec.topic_id)
+                            number -= len(waiting)
+                            for one in waiting:
+                                one.record_count = 0
+                            waiting = []
                         continue
                     rewriting.add(run.partition, run.segments, spans)
                     waiting.append(run)
