@@ -423,6 +423,8 @@ class Consumer:
             yield first[0]
             records = reading.records
             for record in islice(records, self._max_poll_records - 1):
+                if self._process != os.getpid():
+                    self._begin_in_child()
                 # Leaving the loop leaves the position behind the last record seen.
                 reading.seen = record
                 yield record

@@ -192,6 +192,28 @@ def test_a_child_leaves_what_its_parent_has_read_to_the_parent(store: Store) -> 
     consumer.close()
 
 
+def test_a_child_commits_what_it_has_read_in_a_loop_of_its_parent(store: Store) -> None:
+    with store.producer() as producer:
+        for number in range(3):
+            producer.send("t", b"%d" % number)
+    consumer = read_alone(
+        store, "t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=True
+    )
+    records = iter(consumer)
+    assert next(records).offset == 0
+
+    def read_on() -> object:
+        offset = next(records).offset
+        consumer.close()
+        return offset
+
+    assert in_child(read_on) == "1"
+    found = store.consumer("t", group_id="g").committed(T0)
+    assert found is not None
+    assert found.offset == 2
+    consumer.close()
+
+
 def _error(call: Callable[[], object]) -> str:
     try:
         call()
