@@ -30,6 +30,8 @@ from txnlog.storage.failure_messages import failure
 from txnlog.storage.whole import check_whole
 
 _TEMPORARY = ".tmp"
+_OF_LOGS = ("topics", "groups", "transactions")
+"""Where each folder is of a log."""
 _ONE_BY_ONE_S = 0.002
 """How long many files are read one by one before threads are started for the rest."""
 _LINK_ATTEMPTS = 100
@@ -280,12 +282,16 @@ class LocalStorage(Storage):
             )
 
     def list_folders(self, folder: str) -> list[str]:
-        """List the folders; links too: what lies behind one is refused there, and not missed."""
+        """List the folders.
+
+        In place of a topic, a group or an id links to one, too: what lies behind it is refused
+        there, and not missed.
+        """
         with self._scan(folder) as entries:
             return sorted(
                 entry.name
                 for entry in entries
-                if (entry.is_symlink() or entry.is_dir(follow_symlinks=False))
+                if entry.is_dir(follow_symlinks=folder in _OF_LOGS)
                 and (folder or entry.name != _TEMPORARY)
             )
 
