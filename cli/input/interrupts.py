@@ -11,9 +11,12 @@ from contextlib import contextmanager
 def stopping(stop: Callable[[], object]) -> Iterator[None]:
     """The first Ctrl-C or SIGTERM calls ``stop``, anywhere in the main thread's code.
 
-    A second one does what it did before.
+    A second one does what it did before; one that is ignored, as by nohup, stays so.
     """
-    before = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {which: signal.getsignal(which) for which in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        w: handler for w, handler in handlers.items() if handler not in (None, signal.SIG_IGN)
+    }
 
     def restore() -> None:
         for which, handler in before.items():

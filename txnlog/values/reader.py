@@ -279,10 +279,10 @@ class ValueReader:
             return self._codecs[schema_id]
         now_s = _CLOCK.monotonic_s()
         if now_s >= self._unknown_until_s:
-            self._unknown.clear()
+            self._unknown = {}
             self._unknown_until_s = now_s + _UNKNOWN_S
-        if schema_id in self._unknown:
-            return self._unknown[schema_id]
+        if (reason := self._unknown.get(schema_id)) is not None:
+            return reason
         if len(self._unknown) >= MOST_IDS:
             return f"schema {schema_id}: more than {MOST_IDS} unknown ids were asked for"
         try:
