@@ -423,7 +423,8 @@ class Agreement:
                     asking.release()
             return []
 
-        return self.ask_late(epoch, member, call, ask_another, size_bytes)
+        within_s = time_for(epoch, size_bytes=size_bytes)
+        return self.ask_late(epoch, member, call, ask_another, within_s)
 
     def ask_late(
         self,
@@ -431,15 +432,14 @@ class Agreement:
         member: Member,
         call: Callable[[Storage], T],
         ask_another: Callable[[], list[T]],
-        size_bytes: int = 0,
+        within_s: float,
     ) -> T:
-        """:meth:`ask_large`; if it takes longer than it should, another one is asked beside it.
+        """:meth:`ask_large`; if it takes longer than that, another one is asked beside it.
 
         One file may hang at a root that shows its mark. Whoever answers first has answered, and
         nobody is slow for that. Raises ObjectNotFound, MemberFailed.
         """
         found: list[T] = []
-        within_s = time_for(epoch, size_bytes=size_bytes)
         looks = itertools.count()
         is_out = partial(self._is_out, epoch, member)
         go_on = partial(self.answers, epoch, member)

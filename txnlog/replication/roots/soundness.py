@@ -46,7 +46,7 @@ from txnlog.replication.roots.former_members import (
 )
 from txnlog.replication.roots.listings import portions
 from txnlog.replication.roots.same_bytes import Damaged, Diverged, is_sound, says_the_same
-from txnlog.replication.roots.slowness import time_for
+from txnlog.replication.roots.slowness import MOST_LAGS, time_for
 from txnlog.state.proposal import MOST_TOGETHER
 from txnlog.storage.base import CannotReplace, Storage
 
@@ -103,7 +103,9 @@ def leaders_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
         found = None if agreement.observes else _whole_elsewhere(agreement, epoch, name)
         return [] if found is None else [found]
 
-    member, data = agreement.ask_late(epoch, epoch.leader, get, ask_another)
+    # Its size is not known: on a slow link a sound leader is not to lose its place for that.
+    within_s = MOST_LAGS * epoch.lag_s
+    member, data = agreement.ask_late(epoch, epoch.leader, get, ask_another, within_s)
     how = "hangs"
     if member == epoch.leader:
         if is_sound(name, data) is not False:
