@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from tests.support.replication.world_entries import entry_of
 from txnlog.errors import NotEnoughReplicas
 from txnlog.replication.roots.controller import Controller
 from txnlog.replication.roots.epochs import Epoch, Member, Proposer, first_epoch
 from txnlog.replication.roots.members import put_mark
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
-from txnlog.replication.roots.slowness import TookTooLong
+from txnlog.replication.roots.slowness import Slowness, TookTooLong
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.testing import HeapStorage, VirtualClock
 
 BYTES_A_SECOND = 100 << 10
 LARGE = 64 << 20
+ENTRY = "topics/t/log/00000000000000000000.json"
 DATA = "topics/t/data/0/s-0.log"
 
 
@@ -92,6 +94,18 @@ class Link(VirtualClock):
                 raise TookTooLong("others go on without it")
 
 
+class Leaving(Slowness):
+    """Knows what is on its way: here calls end by what is raised to who no longer waits."""
+
+    def ask(self, member: Member, *given: Any, **how: Any) -> Any:
+        try:
+            return super().ask(member, *given, **how)
+        except TookTooLong:
+            left_as = how.get("left_as", lambda: member)
+            self._left.setdefault(left_as(), {})[object()] = self._clock.monotonic_s()
+            raise
+
+
 class Behind(ForwardingStorage):
     """A root behind a link."""
 
@@ -124,19 +138,29 @@ def link() -> Link:
 
 @pytest.fixture
 def storage(link: Link) -> ReplicatedStorage:
+    return make(link, {"r0-0", "r1-0"})
+
+
+def make(
+    link: Link, behind: Collection[Member], objects: Mapping[str, bytes] | None = None
+) -> ReplicatedStorage:
     control = HeapStorage()
     first = first_epoch({"r0": "/a", "r1": "/b"}, {}, Proposer("test", 0, "made"))
     heaps = {member: HeapStorage() for member in first.in_sync}
     for member, heap in heaps.items():
         put_mark(heap, member, control.url, first.store)
+        for name, data in (objects or {}).items():
+            heap.put(name, data)
     assert Controller(control).propose(first)
 
     def open_member(_: Epoch, member: Member) -> Storage:
-        return Behind(heaps[member], link)
+        return Behind(heaps[member], link) if member in behind else heaps[member]
 
-    return ReplicatedStorage(
+    storage = ReplicatedStorage(
         control, open_member, clock=link, run_within=link.run_within, writes=True
     )
+    storage.agreement.slowness = Leaving(link.run_within, link)
+    return storage
 
 
 def test_who_reads_much_puts_nobody_out(storage: ReplicatedStorage, link: Link) -> None:
@@ -159,3 +183,12 @@ def test_who_puts_more_than_there_is_time_for_puts_nobody_out(
             put("topics/t/data/0/c-0.log", bytes(8 << 20))
     assert link.carried - carried < 30 * (8 << 20)
     assert storage.agreement.refresh().number == 0
+
+
+def test_a_leader_whose_link_carries_little_keeps_its_place(link: Link) -> None:
+    """How large an entry is that it alone can tell nobody knows: it has ten lags for it."""
+    entry = entry_of(DATA, "w" * (3 << 20))
+    storage = make(link, {"r0-0"}, {ENTRY: entry})
+    assert storage.get(ENTRY) == entry
+    assert storage.agreement.refresh().number == 0
+    assert link.carried < 1.01 * len(entry)

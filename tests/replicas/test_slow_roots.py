@@ -23,6 +23,7 @@ from tests.support.replication.world_entries import entry_of
 from txnlog import names
 from txnlog.errors import NotEnoughReplicas, StorageError
 from txnlog.replication import Replicas
+from txnlog.replication.roots import agreement, soundness
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.epochs import Epoch, Member, Proposer, first_epoch
 from txnlog.replication.roots.slowness import Slowness, TookTooLong, time_for
@@ -383,17 +384,19 @@ def test_so_is_what_is_known_to_be_everywhere(
 @pytest.fixture
 def asked_beside(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> list[Member]:
     """Who was asked beside what hangs; then that goes on."""
-    ask, asked = Agreement.ask_large, list[Member]()
+    ask, asked = Agreement.ask_beside, list[Member]()
 
-    def ask_then_end(self: Agreement, epoch: Epoch, member: Member, call: Any) -> object:
+    def ask_then_end(
+        self: Agreement, epoch: Epoch, member: Member, call: Any, within_s: float
+    ) -> object:
         try:
-            return ask(self, epoch, member, call)
+            return ask(self, epoch, member, call, within_s)
         finally:
             if gate.asked and not asked:
                 asked.append(member)
                 gate.let_go()
 
-    monkeypatch.setattr(Agreement, "ask_large", ask_then_end)
+    monkeypatch.setattr(Agreement, "ask_beside", ask_then_end)
     return asked
 
 
@@ -405,6 +408,39 @@ def test_that_another_root_lacks_what_hangs_proves_nothing(
     gate.close(tmp_path / FIRST, "get_range")
     assert lagging.storage.get_range(DATA, 1, 3) == b"23"
     assert asked_beside == ["r1-0"]
+
+
+THIRD = "c/incarnation-00000"
+
+
+def test_what_hangs_at_two_roots_is_read_at_the_third(
+    lagging: txnlog.Store, tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is asked beside one that hangs may hang, too."""
+    monkeypatch.setattr(agreement, "MOST_LAGS", 2)
+    Replicas(lagging).add(str(tmp_path / "c"))
+    lagging.storage.put(DATA, b"123456")
+    for folder in (FIRST, SECOND):
+        gate.close(tmp_path / folder, "get_range")
+    for _ in range(2):
+        assert lagging.storage.get_range(DATA, 1, 3) == b"23"
+    assert Replicas(lagging).describe().in_sync == ("r0-0", "r1-0", "r2-0")
+    gate.open()
+
+
+def test_the_third_root_leads_where_what_the_leader_alone_can_tell_hangs_at_two(
+    lagging: txnlog.Store, tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(soundness, "MOST_LAGS", 2)
+    Replicas(lagging).add(str(tmp_path / "c"))
+    for folder in (FIRST, SECOND, THIRD):
+        (tmp_path / folder / ENTRY).parent.mkdir(parents=True)
+        (tmp_path / folder / ENTRY).write_bytes(entry("decided"))
+    for folder in (FIRST, THIRD):  # who came last is asked first
+        gate.close(tmp_path / folder, "get", only=ENTRY)
+    assert lagging.storage.get(ENTRY) == entry("decided")
+    assert Replicas(lagging).describe().leader == "r1-0"
+    gate.open()
 
 
 @pytest.fixture

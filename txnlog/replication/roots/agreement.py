@@ -48,6 +48,7 @@ from txnlog.replication.roots.placement import places
 from txnlog.replication.roots.same_bytes import Diverged
 from txnlog.replication.roots.slowness import MOST_LAGS, Slowness, TookTooLong, time_for
 from txnlog.storage.base import Storage
+from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.probe import try_put
 from txnlog.storage.reach import UnnamedUrl
 from txnlog.storage.server_storage import ServerStorage
@@ -179,9 +180,9 @@ class Agreement:
         self.lost: TxnlogError | None = None
         """Why the controller tells nothing; None if it did so when it was last asked."""
         self._asked_s = 0.0
-        self._looking = threading.Lock()
+        self._looking = ForkSafeLock()
         """Held while somebody asks beside a request whether its member is out."""
-        self._beside: dict[Member, threading.Lock] = {}
+        self._beside: dict[Member, ForkSafeLock] = {}
         """Held while a member is asked for what another one should have given by then."""
         self.left_damaged: set[tuple[Member, str]] = set()
         """Objects that are not as they were written, and that nobody can do anything about."""
@@ -410,20 +411,20 @@ class Agreement:
         Each is asked so for one object at a time: a slow link carries little twice. That it lacks
         the object proves nothing.
         """
+        within_s = time_for(epoch, size_bytes=size_bytes)
 
         def ask_another() -> list[T]:
             for other in self.punctual_first(epoch, members):
-                asking = self._beside.setdefault(other, threading.Lock())
+                asking = self._beside.setdefault(other, ForkSafeLock()).mutex
                 if other == member or not asking.acquire(timeout=epoch.lag_s):
                     continue
                 try:
                     with suppress(ObjectNotFound, MemberFailed):
-                        return [self.ask_large(epoch, other, call)]
+                        return [self.ask_beside(epoch, other, call, MOST_LAGS * within_s)]
                 finally:
                     asking.release()
             return []
 
-        within_s = time_for(epoch, size_bytes=size_bytes)
         return self.ask_late(epoch, member, call, ask_another, within_s)
 
     def ask_late(
@@ -470,6 +471,22 @@ class Agreement:
             return self._make(epoch, member, make)
         except _Found:
             return found[0]
+
+    def ask_beside(
+        self, epoch: Epoch, member: Member, call: Callable[[Storage], T], within_s: float
+    ) -> T:
+        """Ask a member for what another one is late with; it may hang here, too.
+
+        It is not slow for that, but asked no more beside others for as long. Raises ObjectNotFound,
+        MemberFailed.
+        """
+        try:
+            read = partial(call, self.storage(epoch, member))
+            return self.slowness.ask(f"{member}, beside others", read, within_s)
+        except ObjectNotFound:
+            raise
+        except (StorageError, UnnamedUrl, UnsupportedFilesystem) as error:
+            raise MemberFailed(member, error) from error
 
     def punctual_first(self, epoch: Epoch, members: Sequence[Member]) -> list[Member]:
         """These members; those whose reads took too long lately come last."""
@@ -519,12 +536,13 @@ class Agreement:
         """Whether others have put a member out meanwhile: nobody waits for it any more."""
         if self.lost is not None or member not in epoch.members:
             return False
-        if self._looking.acquire(blocking=False):  # one look is enough for all that wait
+        looking = self._looking.mutex
+        if looking.acquire(blocking=False):  # one look is enough for all that wait
             try:
                 with suppress(TxnlogError):
                     self.refresh()
             finally:
-                self._looking.release()
+                looking.release()
         return self._epoch is not None and member not in self._epoch.members
 
     def _goes_on(self, epoch: Epoch, member: Member, may_be_large: bool) -> bool:

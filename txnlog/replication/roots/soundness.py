@@ -98,13 +98,16 @@ def leaders_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
     def get(storage: Storage) -> tuple[Member, bytes]:
         return epoch.leader, storage.get(name)
 
-    def ask_another() -> list[tuple[Member, bytes]]:
-        # An observer waits: it may hang for this process alone.
-        found = None if agreement.observes else _whole_elsewhere(agreement, epoch, name)
-        return [] if found is None else [found]
-
     # Its size is not known: on a slow link a sound leader is not to lose its place for that.
     within_s = MOST_LAGS * epoch.lag_s
+
+    def ask_another() -> list[tuple[Member, bytes]]:
+        # An observer waits: it may hang for this process alone.
+        found = None
+        if not agreement.observes:
+            found = _whole_elsewhere(agreement, epoch, name, within_s)
+        return [] if found is None else [found]
+
     member, data = agreement.ask_late(epoch, epoch.leader, get, ask_another, within_s)
     how = "hangs"
     if member == epoch.leader:
@@ -209,14 +212,26 @@ def whole_alone(
     return [name for name in some if judged[name]]
 
 
-def _whole_elsewhere(agreement: Agreement, epoch: Epoch, name: str) -> tuple[Member, bytes] | None:
-    """A member in sync that has whole what the leader has damaged. Raises MemberFailed."""
+def _whole_elsewhere(
+    agreement: Agreement, epoch: Epoch, name: str, within_s: float | None = None
+) -> tuple[Member, bytes] | None:
+    """A member in sync that has whole what the leader has damaged, or that hangs there.
+
+    Each is waited for ``within_s``: there it may hang, too. None if its mark tells. Raises
+    MemberFailed.
+    """
+
+    def get(member: Member) -> bytes:
+        if within_s is None:
+            return _get(agreement, epoch, member, name)
+        return agreement.ask_beside(epoch, member, lambda one: one.get(name), within_s)
+
     failed: MemberFailed | None = None
     for member in reversed(epoch.in_sync):  # who came last has copied only what was whole
         if member == epoch.leader:
             continue
         try:
-            found = _get(agreement, epoch, member, name)
+            found = get(member)
         except ObjectNotFound:
             continue
         except MemberFailed as error:
