@@ -14,14 +14,16 @@ from tests.support.log.settling import settle_early
 from tests.support.replication.replica_folders import (
     FIRST,
     SECOND,
+    lose,
     make,
+    make_written,
     reopened,
     skip_probes,
     values,
     write,
 )
 from txnlog import names
-from txnlog.errors import ObjectNotFound, ProducerFenced, TopicAlreadyExists
+from txnlog.errors import TxnlogError, ObjectNotFound, ProducerFenced, TopicAlreadyExists
 from txnlog.log import manifests
 from txnlog.log.chapters import ClosingMark
 from txnlog.names import TopicPartition
@@ -166,6 +168,24 @@ def test_a_state_whose_witness_is_left(tmp_path: Path) -> None:
     assert store.logs.transactions.witness("x", number, store.logs.clock.now_ms()) is not None
     states[-1].unlink()
     assert store.storage.list_names("transactions/x")[-2] == states[-1].name
+
+
+@pytest.mark.parametrize("early", [False])
+@pytest.mark.usefixtures("early")
+@pytest.mark.parametrize("how", ["lost", "damaged"])
+def test_data_of_the_last_root_in_sync_is_read_where_one_has_left(tmp_path: Path, how: str) -> None:
+    """A root that left has it whole; if its disk is away, the file is missing as ever."""
+    store = make_written(tmp_path, "a", "b")
+    Replicas(store).remove("r1")
+    [data] = (tmp_path / FIRST).rglob("*.log")
+    if how == "lost":
+        data.unlink()
+    else:
+        data.write_bytes(bytes(data.stat().st_size))
+    assert values(reopened(tmp_path)) == ["a", "b"]
+    lose(tmp_path / "b")
+    with pytest.raises(TxnlogError, match="is gone" if how == "lost" else "shorter than a message"):
+        values(reopened(tmp_path))
 
 
 @pytest.mark.parametrize("early", [False])

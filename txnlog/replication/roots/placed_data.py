@@ -34,8 +34,10 @@ def read_elsewhere(
 ) -> T:
     """Read a data file that no member in sync had when asked one after the other.
 
+    Where all should have all, it was deleted, or the last one in sync has lost it.
+
     Raises ObjectNotFound: no member has it, and all that may have it answer. NotEnoughReplicas: a
-    member that is out may have it. MemberFailed: a member may have it.
+    member that is out may have it that is placed. MemberFailed: a member may have it.
     """
     ask = partial(agreement.ask_large, epoch, call=call)
     for member in (*epoch.in_sync, *epoch.joining):  # it may have been moved meanwhile
@@ -54,7 +56,7 @@ def read_elsewhere(
                 unseen.append(member)
         except (MemberFailed, TxnlogError):
             unseen.append(member)
-    if unseen:
+    if unseen and is_placed(epoch, name):
         roots = ", ".join(f"{epoch.roots[root_of(one)].url} ({one})" for one in unseen)
         raise NotEnoughReplicas(
             f"no root in sync has {name}. It may be on a root that is out, and none of these "

@@ -30,7 +30,7 @@ from txnlog.replication.roots.placed_data import (
     list_placed,
     read_elsewhere,
 )
-from txnlog.replication.roots.placement import is_placed, may_hold_data, places, targets
+from txnlog.replication.roots.placement import is_placed, may_hold_data, places, targets, topic_of
 from txnlog.replication.roots.puts import Everywhere, PutIfAbsent
 from txnlog.replication.roots.same_bytes import Diverged, is_sound
 from txnlog.replication.roots.slowness import Slowness, time_for
@@ -313,7 +313,7 @@ class ReplicatedStorage(Storage):
             return ()  # which of two entries is right is for the leader alone to say
         epoch = self.agreement.epoch()
         found = []
-        others = by_last_in_sync(epoch) if is_placed(epoch, name) else []
+        others = by_last_in_sync(epoch) if topic_of(name) is not None else []
         for member in (*self._by_nearness(epoch, name), *others):
             with suppress(TxnlogError):  # not even its server answers
                 found.append(self.agreement.storage(epoch, member))
@@ -344,7 +344,7 @@ class ReplicatedStorage(Storage):
                 failed = error
         if failed is not None:
             raise failed  # that one may have it
-        if is_placed(epoch, name):
+        if topic_of(name) is not None:
             return read_elsewhere(self.agreement, epoch, name, call)
         for member in by_last_in_sync(epoch) if name == names.STORE_FILE else ():
             with suppress(ObjectNotFound, MemberFailed):  # it has never changed
