@@ -24,6 +24,8 @@ TOPICS = "topics"
 TRANSACTIONS = "transactions"
 GROUPS = "groups"
 EXPIRED = "expired"
+OF_LOGS = frozenset((TOPICS, TRANSACTIONS, GROUPS))
+"""Where each folder is of a log."""
 STAGING = "staging"
 TABLES = "tables"
 

@@ -23,7 +23,7 @@ from tests.support.replication.replica_folders import (
     write,
 )
 from txnlog import names
-from txnlog.errors import TxnlogError, ObjectNotFound, ProducerFenced, TopicAlreadyExists
+from txnlog.errors import ObjectNotFound, ProducerFenced, TopicAlreadyExists, TxnlogError
 from txnlog.log import manifests
 from txnlog.log.chapters import ClosingMark
 from txnlog.names import TopicPartition

@@ -505,6 +505,25 @@ def test_links_lead_no_write_and_no_deletion_outside(storage: LocalStorage, tmp_
     assert [name for name, _ in storage.list_all("topics")] == ["topics/real"]
 
 
+def test_links_are_listed_only_to_folders_and_only_in_place_of_a_logs(
+    storage: LocalStorage, tmp_path: Path
+) -> None:
+    """What nobody can take for a topic, a group or an id that is missing stops no cleanup."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "file").write_bytes(b"x")
+    listed = {}
+    for folder in ("topics", "groups", "transactions", "topics/t", "tables", "expired", ""):
+        storage.put(f"{folder}/own/x".lstrip("/"), b"x")
+        (tmp_path / "store" / folder / "folder").symlink_to(tmp_path / "outside")
+        (tmp_path / "store" / folder / "file").symlink_to(tmp_path / "file")
+        (tmp_path / "store" / folder / "nothing").symlink_to(tmp_path / "nothing")
+        listed[folder] = "folder" in storage.list_folders(folder)
+        assert not {"file", "nothing"} & {*storage.list_folders(folder)}
+    assert [folder for folder, is_listed in listed.items() if is_listed] == [
+        *("topics", "groups", "transactions")
+    ]
+
+
 @pytest.fixture(params=[True, False])
 def linked(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Self
 
+from txnlog import names
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
 from txnlog.storage.adapters import inside
 from txnlog.storage.adapters.held_folders import HeldFolder, forget_let_go, hold_folder
@@ -30,8 +31,6 @@ from txnlog.storage.failure_messages import failure
 from txnlog.storage.whole import check_whole
 
 _TEMPORARY = ".tmp"
-_OF_LOGS = ("topics", "groups", "transactions")
-"""Where each folder is of a log."""
 _ONE_BY_ONE_S = 0.002
 """How long many files are read one by one before threads are started for the rest."""
 _LINK_ATTEMPTS = 100
@@ -291,7 +290,7 @@ class LocalStorage(Storage):
             return sorted(
                 entry.name
                 for entry in entries
-                if entry.is_dir(follow_symlinks=folder in _OF_LOGS)
+                if entry.is_dir(follow_symlinks=folder in names.OF_LOGS)
                 and (folder or entry.name != _TEMPORARY)
             )
 
