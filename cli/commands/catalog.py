@@ -17,11 +17,7 @@ def serve_catalog(
     port: Annotated[int, typer.Option("--port", help="0: any free port.")] = 0,
     host: Annotated[
         str | None,
-        typer.Option(
-            "--host",
-            help="One that other machines reach needs --token-file.",
-            show_default=False,
-        ),
+        typer.Option("--host", help="One that other machines reach needs --token-file."),
     ] = None,
     token_file: Annotated[
         Path | None,
@@ -29,7 +25,6 @@ def serve_catalog(
             "--token-file",
             metavar="FILE",
             help="The token that clients show, in one line. Without it one is made up and printed.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

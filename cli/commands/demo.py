@@ -92,9 +92,7 @@ def make_demo(
     session: Session,
     directory: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[DIR]", help="A new or empty folder, or a URL.", show_default=False
-        ),
+        typer.Argument(metavar="[DIR]", help="A new or empty folder, or a URL."),
     ] = None,
 ) -> None:
     """Make a small store to look at. Shows what readers see of its transactions.

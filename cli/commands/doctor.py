@@ -96,7 +96,7 @@ def examine_store(
     session: Session,
     topics: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TOPIC", help="Only these topics.", show_default=False),
+        typer.Argument(metavar="TOPIC", help="Only these topics."),
     ] = None,
     deep: Annotated[
         bool, typer.Option("--deep", help="Read every segment and every index, too.")
@@ -113,7 +113,6 @@ def examine_store(
             "--orphan-age",
             metavar="AGE",
             help="When a file that nothing refers to is an orphan, such as 90m or 7d.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -208,17 +208,11 @@ def seek_group(
         typer.Argument(
             metavar="TOPIC[:PARTITION]",
             help="Which partitions; those the group has offsets for if none are named.",
-            show_default=False,
         ),
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(
-            "--to",
-            metavar="PLACE",
-            help="earliest, latest, current, 42 or @TIME.",
-            show_default=False,
-        ),
+        typer.Option("--to", metavar="PLACE", help="earliest, latest, current, 42 or @TIME."),
     ] = None,
     to_current: Annotated[
         bool, typer.Option("--to-current", help="--to current: they stay where they are.")
@@ -227,9 +221,7 @@ def seek_group(
     to_latest: Annotated[bool, typer.Option("--to-latest", hidden=True)] = False,
     shift_by: Annotated[
         int | None,
-        typer.Option(
-            "--shift-by", metavar="N", help="By this many; back if negative.", show_default=False
-        ),
+        typer.Option("--shift-by", metavar="N", help="By this many; back if negative."),
     ] = None,
     from_file: Annotated[
         Path | None,
@@ -237,7 +229,6 @@ def seek_group(
             "--from-file",
             metavar="PATH",
             help="CSV lines topic,partition,offset, as kafka-consumer-groups exports them.",
-            show_default=False,
         ),
     ] = None,
     metadata: Annotated[
@@ -393,11 +384,7 @@ def remove_members(
     group: GroupArgument,
     members: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="MEMBER",
-            help="Member or instance ids; all if none are named.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="MEMBER", help="Member or instance ids; all if none are named."),
     ] = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,

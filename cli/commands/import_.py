@@ -51,9 +51,7 @@ def import_folders(
             metavar="LOGDIR", help="Partition folders such as orders-0, or what holds them."
         ),
     ],
-    topic: Annotated[
-        str, typer.Option("--topic", metavar="TOPIC", help="Into which topic.", show_default=False)
-    ],
+    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Into which topic.")],
     skip_corrupt: Annotated[
         bool, typer.Option("--skip-corrupt", help="Leave damaged batches out, and say which.")
     ] = False,

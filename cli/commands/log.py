@@ -126,7 +126,7 @@ def dump_log(
     ] = 0,
     max_entries: Annotated[
         int | None,
-        typer.Option("-n", "--max-entries", min=0, help="At most this many.", show_default=False),
+        typer.Option("-n", "--max-entries", min=0, help="At most this many."),
     ] = None,
 ) -> None:
     """Show a topic's log: each entry, decoded, with its marker.

@@ -152,9 +152,7 @@ def maintain_store(
     session: Session,
     topics: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="TOPIC", help="Only these, and no ids or groups.", show_default=False
-        ),
+        typer.Argument(metavar="TOPIC", help="Only these, and no ids or groups."),
     ] = None,
     orphan_age: Annotated[
         str | None,
@@ -162,7 +160,6 @@ def maintain_store(
             "--orphan-age",
             metavar="AGE",
             help="When an upload that nothing refers to was left behind. [default: 7d]",
-            show_default=False,
         ),
     ] = None,
     publish: Annotated[
@@ -171,7 +168,6 @@ def maintain_store(
             "--publish",
             metavar="PLACE",
             help="Publish topics with table.publish that begins so; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     dry_run: DryRunOption = False,

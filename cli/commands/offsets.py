@@ -52,9 +52,7 @@ def list_offsets(
     session: Session,
     targets: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="TOPIC[:PARTITION]", help="Which; all topics if none.", show_default=False
-        ),
+        typer.Argument(metavar="TOPIC[:PARTITION]", help="Which; all topics if none."),
     ] = None,
     at: Annotated[
         list[str] | None,
@@ -62,7 +60,6 @@ def list_offsets(
             "--at",
             metavar="PLACE",
             help="earliest, stable, latest (the default), max-timestamp or @TIME; repeatable.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -73,7 +73,6 @@ _References = Annotated[
         "--reference",
         metavar="NAME=SUBJECT:VERSION",
         help="A schema that it uses, by its name; may be repeated.",
-        show_default=False,
     ),
 ]
 
@@ -117,7 +116,7 @@ def list_schemas(
     session: Session,
     subject: Annotated[
         str | None,
-        typer.Argument(metavar="SUBJECT", help="Only of this one.", show_default=False),
+        typer.Argument(metavar="SUBJECT", help="Only of this one."),
     ] = None,
     deleted: Annotated[
         bool, typer.Option("--deleted", help="Those that were deleted, but not for good.")
@@ -136,16 +135,14 @@ def list_schemas(
 
 def show_schema(
     session: Session,
-    subject: Annotated[
-        str | None, typer.Argument(metavar="SUBJECT", help="Whose schema.", show_default=False)
-    ] = None,
+    subject: Annotated[str | None, typer.Argument(metavar="SUBJECT", help="Whose schema.")] = None,
     version: Annotated[
         int | None,
-        typer.Option("--version", metavar="N", help="Which; else the newest.", show_default=False),
+        typer.Option("--version", metavar="N", help="Which; else the newest."),
     ] = None,
     schema_id: Annotated[
         int | None,
-        typer.Option("--id", metavar="ID", help="By its id instead.", show_default=False),
+        typer.Option("--id", metavar="ID", help="By its id instead."),
     ] = None,
 ) -> None:
     """Show a schema, of a subject or by its id.
@@ -173,7 +170,7 @@ def delete_schema(
     subject: _Subject,
     version: Annotated[
         int | None,
-        typer.Option("--version", metavar="N", help="Which; else all.", show_default=False),
+        typer.Option("--version", metavar="N", help="Which; else all."),
     ] = None,
     permanent: Annotated[
         bool, typer.Option("--permanent", help="For good, what was deleted before.")
@@ -209,9 +206,7 @@ def configure(
     session: Session,
     subject: Annotated[
         str | None,
-        typer.Argument(
-            metavar="SUBJECT", help="Which; all that have none of their own.", show_default=False
-        ),
+        typer.Argument(metavar="SUBJECT", help="Which; all that have none of their own."),
     ] = None,
     mode: Annotated[
         str | None,
@@ -219,7 +214,6 @@ def configure(
             "--compatibility",
             metavar="MODE",
             help="BACKWARD, FORWARD, FULL, each with _TRANSITIVE, or NONE.",
-            show_default=False,
         ),
     ] = None,
     dry_run: DryRunOption = False,

@@ -91,13 +91,11 @@ def dump_segments(
     ] = False,
     max_batches: Annotated[
         int | None,
-        typer.Option("--max-batches", min=0, help="At most this many.", show_default=False),
+        typer.Option("--max-batches", min=0, help="At most this many."),
     ] = None,
     max_bytes: Annotated[
         int | None,
-        typer.Option(
-            "--max-bytes", min=0, help="No batch after this many bytes.", show_default=False
-        ),
+        typer.Option("--max-bytes", min=0, help="No batch after this many bytes."),
     ] = None,
 ) -> None:
     """Show the batches of segments as they lie in their files. Changes nothing.
@@ -214,7 +212,7 @@ def show_usage(
     session: Session,
     topic: Annotated[
         str | None,
-        typer.Argument(metavar="TOPIC", help="Which; all topics if none.", show_default=False),
+        typer.Argument(metavar="TOPIC", help="Which; all topics if none."),
     ] = None,
 ) -> None:
     """Show what topics take on the storage, by partition. A listing per topic, no more.

@@ -52,7 +52,6 @@ def publish_table(
             "--table-option",
             metavar="KEY=VALUE",
             help="Option for the table's filesystem, or the catalog; may be repeated. Never shown.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

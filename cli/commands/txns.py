@@ -65,16 +65,12 @@ def list_transactions(
             metavar="STATE",
             help="Only this state: Empty, Ongoing, PrepareCommit, PrepareAbort, "
             "CompleteCommit, CompleteAbort or Dead; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     older_than: Annotated[
         str | None,
         typer.Option(
-            "--older-than",
-            metavar="TIME",
-            help="Only what is older than 90s, 10m, 1h30m, 7d.",
-            show_default=False,
+            "--older-than", metavar="TIME", help="Only what is older than 90s, 10m, 1h30m, 7d."
         ),
     ] = None,
 ) -> None:
@@ -257,7 +253,6 @@ def explain_stable_offset(
         typer.Argument(
             metavar="TOPIC[:PARTITION]",
             help="A topic or one partition of it; else all partitions in which anything waits.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -341,10 +336,7 @@ def abort_transaction(
     number: Annotated[
         int | None,
         typer.Option(
-            "--number",
-            metavar="N",
-            help="Only this transaction of the id, no later one.",
-            show_default=False,
+            "--number", metavar="N", help="Only this transaction of the id, no later one."
         ),
     ] = None,
     force: Annotated[

@@ -18,11 +18,7 @@ def serve_pages(
     port: Annotated[int, typer.Option("--port", help="0: any free port.")] = 0,
     host: Annotated[
         str | None,
-        typer.Option(
-            "--host",
-            help="One that other machines reach needs a password, see below.",
-            show_default=False,
-        ),
+        typer.Option("--host", help="One that other machines reach needs a password, see below."),
     ] = None,
     public_names: Annotated[
         list[str] | None,
@@ -31,7 +27,6 @@ def serve_pages(
             metavar="NAME",
             help="What browsers call a proxy before it, with the port if that is not 443; "
             "repeat for more. Needs the password.",
-            show_default=False,
         ),
     ] = None,
     allow_changes: Annotated[

@@ -21,7 +21,6 @@ DefaultOption = Annotated[
         "--default",
         metavar="COLUMN=VALUE",
         help="Of records sent without the column; may be repeated.",
-        show_default=False,
     ),
 ]
 

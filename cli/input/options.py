@@ -49,7 +49,6 @@ StoreOption = Annotated[
         "--store",
         metavar="URL",
         help=f"Path or URL of the store; without it the variable {STORE_VARIABLE}.",
-        show_default=False,
     ),
 ]
 StorageOptions = Annotated[
@@ -58,7 +57,6 @@ StorageOptions = Annotated[
         "--storage-option",
         metavar="KEY=VALUE",
         help="Option for the filesystem, as fsspec takes it; may be repeated. Never shown.",
-        show_default=False,
     ),
 ]
 ConfigOption = Annotated[
@@ -67,7 +65,6 @@ ConfigOption = Annotated[
         "--config-file",
         metavar="PATH",
         help=f"TOML with store, output, [storage_options]; without it {CONFIG_VARIABLE}.",
-        show_default=False,
     ),
 ]
 OutputOption = Annotated[
@@ -76,7 +73,6 @@ OutputOption = Annotated[
         "--output",
         "-o",
         help="table for people, json one document, jsonl one JSON object a line. [default: table]",
-        show_default=False,
     ),
 ]
 
@@ -94,15 +90,12 @@ SettingsOption = Annotated[
         metavar="KEY=VALUE",
         help="A setting with Kafka's name; may be repeated.",
         autocompletion=complete_setting,
-        show_default=False,
     ),
 ]
 """Settings of what is created. See ``parse_settings``."""
 UrlArgument = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[URL]", help="Path or URL of the store, instead of --store.", show_default=False
-    ),
+    typer.Argument(metavar="[URL]", help="Path or URL of the store, instead of --store."),
 ]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
@@ -119,12 +112,8 @@ NewTopicArgument = Annotated[
 TargetArgument = Annotated[
     str, typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic or one partition of it.")
 ]
-GroupArgument = Annotated[
-    str, typer.Argument(metavar="GROUP", help="The group's id.", show_default=False)
-]
-TransactionalIdArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="The transactional id.", show_default=False)
-]
+GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
+TransactionalIdArgument = Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")
@@ -136,7 +125,7 @@ IntervalOption = Annotated[
 """For verbs that run until they are stopped."""
 CompressionOption = Annotated[
     CodecName | None,
-    typer.Option("--compression", help="Instead of the topic's.", show_default=False),
+    typer.Option("--compression", help="Instead of the topic's."),
 ]
 FolderOptions = Annotated[
     list[str] | None,
@@ -144,6 +133,5 @@ FolderOptions = Annotated[
         "--folder-option",
         metavar="KEY=VALUE",
         help="Option for the filesystem of Kafka's folders; may be repeated. Never shown.",
-        show_default=False,
     ),
 ]

@@ -17,16 +17,12 @@ if TYPE_CHECKING:
 
 FindKeyOption = Annotated[
     str | None,
-    typer.Option("-k", "--key", metavar="KEY", help="Only with this key.", show_default=False),
+    typer.Option("-k", "--key", metavar="KEY", help="Only with this key."),
 ]
 GrepOption = Annotated[
     str | None,
     typer.Option(
-        "-g",
-        "--grep",
-        metavar="REGEX",
-        help="Only where this is found in the key or the value.",
-        show_default=False,
+        "-g", "--grep", metavar="REGEX", help="Only where this is found in the key or the value."
     ),
 ]
 WhereOption = Annotated[
@@ -36,7 +32,6 @@ WhereOption = Annotated[
         "--where",
         metavar="CONDITION",
         help="Only where this holds of JSON, as value.id=7; may be repeated.",
-        show_default=False,
     ),
 ]
 

@@ -53,28 +53,19 @@ InputOption = Annotated[
         "--input",
         help="lines: text, one value a line; jsonl: one JSON object a line; or a whole file. "
         "[default: by the file's ending, or lines]",
-        show_default=False,
     ),
 ]
 FromFileOption = Annotated[
     Path | None,
-    typer.Option(
-        "--from-file", metavar="PATH", help="This file instead of stdin.", show_default=False
-    ),
+    typer.Option("--from-file", metavar="PATH", help="This file instead of stdin."),
 ]
 KeyDelimiterOption = Annotated[
     str | None,
-    typer.Option(
-        "-K",
-        "--key-delimiter",
-        metavar="TEXT",
-        help="A line is key, this, value.",
-        show_default=False,
-    ),
+    typer.Option("-K", "--key-delimiter", metavar="TEXT", help="A line is key, this, value."),
 ]
 KeyOption = Annotated[
     str | None,
-    typer.Option("-k", "--key", metavar="KEY", help="The key of all.", show_default=False),
+    typer.Option("-k", "--key", metavar="KEY", help="The key of all."),
 ]
 ValueIsLineOption = Annotated[
     bool, typer.Option("--value-is-line", help="A whole line is the value; in jsonl, any JSON.")
@@ -85,18 +76,11 @@ HeaderDelimiterOption = Annotated[
         "--header-delimiter",
         metavar="TEXT",
         help="A line begins with headers name=value,name=value, and this.",
-        show_default=False,
     ),
 ]
 HeaderOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "-H",
-        "--header",
-        metavar="NAME=VALUE",
-        help="A header of all; may be repeated.",
-        show_default=False,
-    ),
+    typer.Option("-H", "--header", metavar="NAME=VALUE", help="A header of all; may be repeated."),
 ]
 PartitionerOption = Annotated[
     str,
@@ -108,12 +92,7 @@ PartitionerOption = Annotated[
 ]
 NullMarkerOption = Annotated[
     str | None,
-    typer.Option(
-        "--null-marker",
-        metavar="TEXT",
-        help="In lines and CSV this stands for null.",
-        show_default=False,
-    ),
+    typer.Option("--null-marker", metavar="TEXT", help="In lines and CSV this stands for null."),
 ]
 
 

@@ -45,25 +45,18 @@ RangeOption = Annotated[
         "--offset",
         metavar="RANGE",
         help="As kcat and rpk: start, -10, +10, 42:50, @TIME:TIME, @-1h.",
-        show_default=False,
     ),
 ]
 FromOption = Annotated[
     str | None,
     typer.Option(
-        "--from",
-        metavar="PLACE",
-        help="Where to begin: earliest (the default), latest, 42, @TIME.",
-        show_default=False,
+        "--from", metavar="PLACE", help="Where to begin: earliest (the default), latest, 42, @TIME."
     ),
 ]
 ToOption = Annotated[
     str | None,
     typer.Option(
-        "--to",
-        metavar="PLACE",
-        help="Where to end, latest if left out; that offset is not read.",
-        show_default=False,
+        "--to", metavar="PLACE", help="Where to end, latest if left out; that offset is not read."
     ),
 ]
 AsOfOption = Annotated[
@@ -72,16 +65,12 @@ AsOfOption = Annotated[
         "--as-of",
         metavar="MOMENT",
         help="The topic as it was at @TIME, or where a snapshot's token says.",
-        show_default=False,
     ),
 ]
 TemplateOption = Annotated[
     str | None,
     typer.Option(
-        "--format",
-        metavar="TEMPLATE",
-        help="Print this of each record: %t %p %o %k %v %h %d, \\n.",
-        show_default=False,
+        "--format", metavar="TEMPLATE", help="Print this of each record: %t %p %o %k %v %h %d, \\n."
     ),
 ]
 ShortTemplateOption = Annotated[str | None, typer.Option("-f", hidden=True)]
@@ -91,20 +80,12 @@ MaxRecordsOption = Annotated[
 ]
 ToFileOption = Annotated[
     Path | None,
-    typer.Option(
-        "--to-file",
-        metavar="PATH",
-        help="Into a new .parquet, .arrow or .csv file.",
-        show_default=False,
-    ),
+    typer.Option("--to-file", metavar="PATH", help="Into a new .parquet, .arrow or .csv file."),
 ]
 ColumnsOption = Annotated[
     str | None,
     typer.Option(
-        "--columns",
-        metavar="COLUMN,...",
-        help="Only these, in files, Parquet, CSV and Arrow.",
-        show_default=False,
+        "--columns", metavar="COLUMN,...", help="Only these, in files, Parquet, CSV and Arrow."
     ),
 ]
 EscapeFormulasOption = Annotated[

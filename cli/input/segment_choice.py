@@ -18,13 +18,11 @@ T = TypeVar("T")
 
 OptionalTargetArgument = Annotated[
     str | None,
-    typer.Argument(
-        metavar="TOPIC[:PARTITION]", help="A topic or one partition of it.", show_default=False
-    ),
+    typer.Argument(metavar="TOPIC[:PARTITION]", help="A topic or one partition of it."),
 ]
 SegmentOption = Annotated[
     str | None,
-    typer.Option("--segment", metavar="NAME", help="Only this segment.", show_default=False),
+    typer.Option("--segment", metavar="NAME", help="Only this segment."),
 ]
 FileOption = Annotated[
     list[str] | None,
@@ -32,7 +30,6 @@ FileOption = Annotated[
         "--file",
         metavar="PATH",
         help="A single file, a path or a URL, instead; needs no store. May be repeated.",
-        show_default=False,
     ),
 ]
 

@@ -32,7 +32,6 @@ _Format = Annotated[
     typer.Option(
         "--value-format",
         help="Values begin with the id of a schema of this kind: show their fields.",
-        show_default=False,
     ),
 ]
 _Subject = Annotated[
@@ -41,7 +40,6 @@ _Subject = Annotated[
         "--value-subject",
         metavar="SUBJECT[:VERSION]",
         help="Whose fields are shown; TOPIC-value if left out.",
-        show_default=False,
     ),
 ]
 _Message = Annotated[
@@ -50,7 +48,6 @@ _Message = Annotated[
         "--value-message",
         metavar="NAME",
         help="Of a .proto the message whose fields are shown; the first if left out.",
-        show_default=False,
     ),
 ]
 _Registry = Annotated[
@@ -59,7 +56,6 @@ _Registry = Annotated[
         "--registry",
         metavar="URL|FOLDER",
         help="Where schemas are; else in the store's topic _schemas.",
-        show_default=False,
     ),
 ]
 _IdBytes = Annotated[int, typer.Option("--id-bytes", metavar="4|8", help="How long ids are.")]

@@ -38,18 +38,15 @@ _Since = Annotated[
         "--since",
         metavar="MOMENT",
         help="From where: earliest, @TIME, or the token that an earlier call has printed.",
-        show_default=False,
     ),
 ]
 _Until = Annotated[
     str | None,
-    typer.Option(
-        "--until", metavar="MOMENT", help="To where; now if left out.", show_default=False
-    ),
+    typer.Option("--until", metavar="MOMENT", help="To where; now if left out."),
 ]
 _MaxRows = Annotated[
     int | None,
-    typer.Option("-n", "--max-rows", "--max", min=0, help="At most this many.", show_default=False),
+    typer.Option("-n", "--max-rows", "--max", min=0, help="At most this many."),
 ]
 _Output = Annotated[
     RecordOutput | None,
@@ -57,7 +54,6 @@ _Output = Annotated[
         "--output",
         "-o",
         help="table, json, jsonl; parquet, csv and arrow (a stream) have columns. [default: table]",
-        show_default=False,
     ),
 ]
 

@@ -68,18 +68,15 @@ _Output = Annotated[
         "-o",
         help="table for people, json one document, jsonl one JSON object a line; parquet, csv and "
         "arrow (a stream) have columns. [default: table]",
-        show_default=False,
     ),
 ]
 _MaxRecords = Annotated[
     int | None,
-    typer.Option(
-        "-n", "--max-records", "--max", min=0, help="At most this many.", show_default=False
-    ),
+    typer.Option("-n", "--max-records", "--max", min=0, help="At most this many."),
 ]
 _NamedFormat = Annotated[
     FileFormat | None,
-    typer.Option("--file-format", help="If the name does not tell.", show_default=False),
+    typer.Option("--file-format", help="If the name does not tell."),
 ]
 _Group = Annotated[
     str | None,
@@ -87,7 +84,6 @@ _Group = Annotated[
         "--group",
         metavar="GROUP",
         help="From the group's committed offsets on; all where it has none.",
-        show_default=False,
     ),
 ]
 _Commit = Annotated[

@@ -74,14 +74,11 @@ FlushEveryOption = Annotated[
         "--flush-every",
         metavar="TIME",
         help="Write as lines come, after this long at the latest: 1s, 500ms.",
-        show_default=False,
     ),
 ]
 BatchOption = Annotated[
     int | None,
-    typer.Option(
-        "--batch", metavar="N", min=1, help="Write as lines come, this many.", show_default=False
-    ),
+    typer.Option("--batch", metavar="N", min=1, help="Write as lines come, this many."),
 ]
 
 

@@ -25,23 +25,15 @@ _Add = Annotated[
         "--add",
         metavar="COLUMNS",
         help="New columns, as 'gate string default \"?\"'; may be repeated.",
-        show_default=False,
     ),
 ]
 _Drop = Annotated[
     list[str] | None,
-    typer.Option(
-        "--drop",
-        metavar="COLUMN,...",
-        help="Columns that go; may be repeated.",
-        show_default=False,
-    ),
+    typer.Option("--drop", metavar="COLUMN,...", help="Columns that go; may be repeated."),
 ]
 _Rename = Annotated[
     list[str] | None,
-    typer.Option(
-        "--rename", metavar="OLD=NEW", help="Another name; may be repeated.", show_default=False
-    ),
+    typer.Option("--rename", metavar="OLD=NEW", help="Another name; may be repeated."),
 ]
 _Widen = Annotated[
     list[str] | None,
@@ -49,7 +41,6 @@ _Widen = Annotated[
         "--widen",
         metavar="'COLUMN TYPE'",
         help="A wider type, as 'flight bigint'; may be repeated.",
-        show_default=False,
     ),
 ]
 _Nullable = Annotated[
@@ -58,7 +49,6 @@ _Nullable = Annotated[
         "--nullable",
         metavar="COLUMN,...",
         help="Columns that may be null from now on; may be repeated.",
-        show_default=False,
     ),
 ]
 _Schema = Annotated[
@@ -67,14 +57,11 @@ _Schema = Annotated[
         "--schema",
         metavar="COLUMNS|FILE",
         help="All columns, as for `topics create`, instead of single changes.",
-        show_default=False,
     ),
 ]
 _Partitions = Annotated[
     int | None,
-    typer.Option(
-        "--partitions", "-p", min=1, help="How many there are to be in all.", show_default=False
-    ),
+    typer.Option("--partitions", "-p", min=1, help="How many there are to be in all."),
 ]
 
 

@@ -46,12 +46,7 @@ def get_config(
     topic: TopicArgument,
     keys: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="KEY",
-            help="Only these settings.",
-            autocompletion=_complete_key,
-            show_default=False,
-        ),
+        typer.Argument(metavar="KEY", help="Only these settings.", autocompletion=_complete_key),
     ] = None,
 ) -> None:
     """Show a topic's settings, all or some. Shows where they come from, too.

@@ -30,7 +30,6 @@ def create_topic(
             "--schema",
             metavar="COLUMNS|FILE",
             help="Columns of a typed topic: in SQL's words, or a file that has or describes them.",
-            show_default=False,
         ),
     ] = None,
     subject: Annotated[
@@ -39,7 +38,6 @@ def create_topic(
             "--subject",
             metavar="SUBJECT[:VERSION]",
             help="Columns of a schema of `txnlog schemas ls` instead.",
-            show_default=False,
         ),
     ] = None,
     message: Annotated[
@@ -48,14 +46,11 @@ def create_topic(
             "--message",
             metavar="NAME",
             help="With --subject, of a .proto: which message; the first if left out.",
-            show_default=False,
         ),
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option(
-            "--key", metavar="COLUMN,...", help="Columns that are the key.", show_default=False
-        ),
+        typer.Option("--key", metavar="COLUMN,...", help="Columns that are the key."),
     ] = None,
     default: DefaultOption = None,
     replication_factor: Annotated[
@@ -64,7 +59,6 @@ def create_topic(
             "--replication-factor",
             metavar="N",
             help="At how many roots its data is, of a store with replicas.",
-            show_default=False,
         ),
     ] = None,
     if_not_exists: Annotated[

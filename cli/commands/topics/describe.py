@@ -22,9 +22,7 @@ def describe_topics(
     session: Session,
     topics: Annotated[
         list[str],
-        typer.Argument(
-            metavar="TOPIC", help="Topics: names, or patterns such as 'ord*'.", show_default=False
-        ),
+        typer.Argument(metavar="TOPIC", help="Topics: names, or patterns such as 'ord*'."),
     ],
 ) -> None:
     """Show offsets, sizes, settings, transactions of topics.

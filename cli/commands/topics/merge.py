@@ -28,9 +28,7 @@ FIELDS: list[Field[Merge]] = [
 
 def merge_segments(
     session: Session,
-    topics: Annotated[
-        list[str], typer.Argument(metavar="TOPIC", help="Whose.", show_default=False)
-    ],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Whose.")],
     dry_run: DryRunOption = False,
 ) -> None:
     """Merge small neighbouring segments into large ones. These have up to segment.bytes.

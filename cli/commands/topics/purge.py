@@ -47,11 +47,11 @@ def purge_keys(
     topic: Annotated[str, typer.Argument(help="Whose records.")],
     keys: Annotated[
         Path | None,
-        typer.Option("--keys", metavar="FILE", help="The keys; - is stdin.", show_default=False),
+        typer.Option("--keys", metavar="FILE", help="The keys; - is stdin."),
     ] = None,
     keys_of: Annotated[
         str | None,
-        typer.Option("--keys-of", metavar="TOPIC", help="All keys of it.", show_default=False),
+        typer.Option("--keys-of", metavar="TOPIC", help="All keys of it."),
     ] = None,
     input_format: InputOption = None,
     yes: YesOption = False,

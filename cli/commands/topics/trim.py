@@ -42,9 +42,7 @@ def trim_records(
     session: Session,
     targets: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="TOPIC[:PARTITION]", help="What is to be trimmed.", show_default=False
-        ),
+        typer.Argument(metavar="TOPIC[:PARTITION]", help="What is to be trimmed."),
     ] = None,
     before: Annotated[
         str | None,
@@ -52,7 +50,6 @@ def trim_records(
             "--before",
             metavar="PLACE",
             help="The new start: an offset (with TOPIC:PARTITION), @TIME, or latest for all.",
-            show_default=False,
         ),
     ] = None,
     offset_json_file: Annotated[
@@ -61,7 +58,6 @@ def trim_records(
             "--offset-json-file",
             metavar="PATH",
             help="Instead: a file as kafka-delete-records takes it.",
-            show_default=False,
         ),
     ] = None,
     yes: YesOption = False,

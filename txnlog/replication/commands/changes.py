@@ -107,9 +107,7 @@ def add_replica(
 
 def remove_replica(
     session: Session,
-    root: Annotated[
-        str, typer.Argument(metavar="ROOT", help="Its name, such as r1.", show_default=False)
-    ],
+    root: Annotated[str, typer.Argument(metavar="ROOT", help="Its name, such as r1.")],
     force: Annotated[
         bool, typer.Option("--force", help="Copy nothing first: data may be at too few roots.")
     ] = False,
@@ -178,7 +176,7 @@ def elect_leader(
     session: Session,
     root: Annotated[
         str | None,
-        typer.Argument(metavar="ROOT", help="Its name, such as r1.", show_default=False),
+        typer.Argument(metavar="ROOT", help="Its name, such as r1."),
     ] = None,
     preferred: Annotated[
         bool,
@@ -251,13 +249,11 @@ def configure_replicas(
     session: Session,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...", help="The settings from now on.", show_default=False
-        ),
+        typer.Argument(metavar="[KEY=VALUE]...", help="The settings from now on."),
     ] = None,
     unset: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY", help="Back to its default.", show_default=False),
+        typer.Option(metavar="KEY", help="Back to its default."),
     ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
@@ -290,7 +286,7 @@ def reassign_replicas(
     session: Session,
     topics: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TOPIC", help="Only these.", show_default=False),
+        typer.Argument(metavar="TOPIC", help="Only these."),
     ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
@@ -401,9 +397,7 @@ def forget_incarnations(
     members: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="MEMBER",
-            help="Old incarnations, such as r1-0; all if none are named.",
-            show_default=False,
+            metavar="MEMBER", help="Old incarnations, such as r1-0; all if none are named."
         ),
     ] = None,
     lost: Annotated[

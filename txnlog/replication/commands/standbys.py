@@ -34,9 +34,7 @@ _SWEEP_S = 3600.0
 
 def follow_store(
     session: Session,
-    standby: Annotated[
-        str, typer.Argument(metavar="URL", help="The standby's folder.", show_default=False)
-    ],
+    standby: Annotated[str, typer.Argument(metavar="URL", help="The standby's folder.")],
     once: Annotated[bool, typer.Option("--once", help="Make one round and stop.")] = False,
     interval: IntervalOption = 10.0,
 ) -> None:
