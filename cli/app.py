@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from txnlog.cli.input.aliases import AliasedRoot
 from txnlog.cli.input.options import (
     BytesOption,
     ConfigOption,
@@ -19,7 +18,7 @@ from txnlog.cli.input.options import (
 )
 from txnlog.cli.output.escape import shortening
 from txnlog.cli.session import read_root_options
-from txnlog.cli.verbs import verb_group
+from txnlog.cli.verbs import AliasedRoot, verb_group
 from txnlog.hooks import registered
 
 GROUPS: Final = {

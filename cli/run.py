@@ -6,7 +6,7 @@ import os
 import sys
 
 from txnlog.cli.app import app
-from txnlog.cli.output.exits import (
+from txnlog.cli.output.streams import (
     DAMAGE,
     FAILURE,
     INTERRUPTED,
@@ -15,8 +15,9 @@ from txnlog.cli.output.exits import (
     USAGE,
     DamageFound,
     OutputClosed,
+    flush,
+    warn,
 )
-from txnlog.cli.output.streams import flush, warn
 from txnlog.errors import CorruptEntry, CorruptRecord, TxnlogError
 
 

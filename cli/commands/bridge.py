@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txnlog.cli.input.interrupts import stopping
-from txnlog.cli.input.kafka_options import (
+from txnlog.cli.input.storage_options import (
     KafkaConfigOption,
     KafkaOption,
     parse_kafka_options,

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from txnlog.cli.input.durations import parse_duration
 from txnlog.cli.input.options import Format
+from txnlog.cli.input.places import parse_duration
 from txnlog.cli.output.escape import escape_text
-from txnlog.cli.output.exits import FAILURE, HANGING, DamageFound
 from txnlog.cli.output.fields import Field, number, text
-from txnlog.cli.output.streams import warn
+from txnlog.cli.output.streams import FAILURE, HANGING, DamageFound, warn
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, TypedDict, TypeVar
 
 import typer
 
-from txnlog.cli.input.kafka_options import KafkaConfigOption, KafkaOption, parse_kafka_options
 from txnlog.cli.input.options import DryRunOption, GroupArgument, IntervalOption, YesOption
 from txnlog.cli.input.places import Offset, Time, parse_place, parse_target, to_partitions
+from txnlog.cli.input.storage_options import KafkaConfigOption, KafkaOption, parse_kafka_options
 from txnlog.cli.output.confirmation import confirm, note_dry_run
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.escape import Json, escape_text

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txnlog.cli.input.durations import parse_duration
 from txnlog.cli.input.options import DryRunOption
+from txnlog.cli.input.places import parse_duration
 from txnlog.cli.output.confirmation import note_dry_run
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.escape import escape_text

@@ -12,8 +12,8 @@ import typer
 from txnlog.cli.input.assignments import split_assignment
 from txnlog.cli.input.options import DryRunOption, YesOption
 from txnlog.cli.output.confirmation import confirm, note_dry_run
-from txnlog.cli.output.exits import FAILURE
 from txnlog.cli.output.fields import Field, names, number, text
+from txnlog.cli.output.streams import FAILURE
 from txnlog.cli.session import Session
 from txnlog.cli.verbs import verb_group
 

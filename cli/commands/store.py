@@ -8,8 +8,7 @@ import typer
 
 from txnlog.cli.input.assignments import parse_settings
 from txnlog.cli.input.options import SettingsOption, UrlArgument
-from txnlog.cli.output.setting_fields import setting_fields
-from txnlog.cli.output.store_fields import STORE
+from txnlog.cli.output.store_fields import STORE, setting_fields
 from txnlog.cli.session import Session
 from txnlog.cli.verbs import verb_group
 

@@ -13,20 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txnlog.cli.input.durations import parse_duration
 from txnlog.cli.input.options import (
     DryRunOption,
     TargetArgument,
     TransactionalIdArgument,
     YesOption,
 )
-from txnlog.cli.input.places import parse_target
+from txnlog.cli.input.places import parse_duration, parse_target
 from txnlog.cli.output.confirmation import confirm, note_dry_run
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.escape import escape_text
-from txnlog.cli.output.exits import HANGING
 from txnlog.cli.output.fields import Field, duration, names, number, show_time, text, time, to_json
-from txnlog.cli.output.streams import warn
+from txnlog.cli.output.streams import HANGING, warn
 from txnlog.cli.output.transaction_fields import REF, SUMMARY, print_transaction, transaction_ref
 from txnlog.cli.session import Session
 from txnlog.cli.verbs import verb_group

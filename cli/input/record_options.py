@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from txnlog.cli.input.places import parse_place, parse_time
-from txnlog.cli.input.ranges import Range, parse_range
+from txnlog.cli.input.places import Range, parse_place, parse_range, parse_time
 
 
 class Isolation(str, Enum):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from txnlog.cli.input.places import Offset, Target, Time
-from txnlog.cli.input.ranges import Bound, FromEnd, FromStart, Range
+from txnlog.cli.input.places import Bound, FromEnd, FromStart, Offset, Range, Target, Time
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc

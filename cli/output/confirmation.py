@@ -7,8 +7,7 @@ import sys
 import typer
 
 from txnlog.cli.output.escape import escape_controls
-from txnlog.cli.output.exits import FAILURE
-from txnlog.cli.output.streams import warn
+from txnlog.cli.output.streams import FAILURE, warn
 
 
 def confirm(what: str, *, yes: bool) -> None:

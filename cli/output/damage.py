@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import typer
 
-from txnlog.cli.output.exits import FAILURE, DamageFound
-from txnlog.cli.output.streams import warn
+from txnlog.cli.output.streams import FAILURE, DamageFound, warn
 from txnlog.errors import CorruptEntry, CorruptRecord, TxnlogError
 
 if TYPE_CHECKING:

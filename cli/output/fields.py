@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from txnlog.cli.input.durations import UNITS_MS
+from txnlog.cli.input.places import UNITS_MS
 from txnlog.cli.output.escape import Json, escape_text
 from txnlog.display import utc_time
 

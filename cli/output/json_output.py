@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from typing import TypeVar, Unpack
 
 from txnlog.cli.output.escape import Json, dump_json
-from txnlog.cli.output.exits import OutputClosed
 from txnlog.cli.output.fields import Field, to_json
 from txnlog.cli.output.output import Document, ListLayout
-from txnlog.cli.output.streams import write
+from txnlog.cli.output.streams import OutputClosed, write
 
 T = TypeVar("T")
 

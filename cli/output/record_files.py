@@ -14,9 +14,8 @@ import typer
 from txnlog.cli.input.record_filter import RecordFilter
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.decoded_text import DecodedText
-from txnlog.cli.output.exits import OutputClosed
 from txnlog.cli.output.progress import progress_bar
-from txnlog.cli.output.streams import flush, warn
+from txnlog.cli.output.streams import OutputClosed, flush, warn
 
 if TYPE_CHECKING:
     import pyarrow as pa

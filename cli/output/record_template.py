@@ -8,15 +8,23 @@ r"""``--format TEMPLATE``: records as bytes in the user's own layout, as in kcat
 from __future__ import annotations
 
 import re
+import sys
 from base64 import b64encode
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import typer
 
+from txnlog.cli.input.record_options import Encoding
 from txnlog.cli.output.escape import bytes_to_json, dump_json, escape_bytes, escape_text
 from txnlog.cli.output.fields import show_time
-from txnlog.cli.output.record_fields import Record
+from txnlog.cli.output.record_fields import Record, record_fields
+from txnlog.cli.output.streams import write_bytes
+
+if TYPE_CHECKING:
+    from txnlog.cli.output.output import Output
+
 
 _PIECE = re.compile(
     r"%(?P<directive>[a-zA-Z])(?:\{(?P<how>\w+)\})?|%%|\\x(?P<code>[0-9a-fA-F]{2})"
@@ -101,3 +109,27 @@ def _encode_name(name: str) -> bytes:
 
 def _escape_name(name: str) -> bytes:
     return _encode_name(escape_text(name))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPrinter:
+    """``--encoding`` and ``--format``, which overrides the former."""
+
+    encoding: Encoding
+    template: Template | None
+
+    @classmethod
+    def of(cls, encoding: Encoding, template: str | None) -> RecordPrinter:
+        """The printer for the options. Raises BadParameter."""
+        if template is None:
+            return cls(encoding, None)
+        # A terminal would obey control characters in a record; a pipe gets the bytes.
+        return cls(encoding, Template(template, raw=not sys.stdout.isatty()))
+
+    def print(self, output: Output, records: Iterable[Record], *, live: bool = False) -> None:
+        """Print records as they arrive."""
+        if self.template is None:
+            output.rows(record_fields(self.encoding), records, streamed=True, live=live)
+            return
+        for record in records:
+            write_bytes(self.template.render(record))

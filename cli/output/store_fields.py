@@ -1,4 +1,4 @@
-"""How verbs show a store."""
+"""How verbs show a store, and settings."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from txnlog.cli.output.escape import Json, escape_text
 from txnlog.cli.output.fields import Field, show_settings, show_time, text, time
 
 if TYPE_CHECKING:
+    from txnlog.config import Setting
     from txnlog.store import Store
 
 
@@ -41,3 +42,14 @@ STORE: list[Field[Store]] = [
     time("reached_ms", None, _get_reached_ms),
     Field("config", "CONFIG", _get_config, lambda store: show_settings(store.config)),
 ]
+
+
+def setting_fields(owner: str) -> list[Field[Setting]]:
+    """A setting's fields; ``owner`` names the object with its own value."""
+    return [
+        text("key", "KEY", lambda setting: setting.key),
+        text("value", "VALUE", lambda setting: setting.value),
+        text("default", "DEFAULT", lambda setting: setting.default, wide=True),
+        text("source", "SOURCE", lambda setting: owner if setting.is_set else "default"),
+        text("meaning", "MEANING", lambda setting: setting.meaning, wide=True),
+    ]

@@ -1,4 +1,4 @@
-"""Writes data to stdout, and messages to stderr."""
+"""Data on stdout, messages on stderr, and how a command can end: its exit codes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,28 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from txnlog.cli.input.storage_options import redact
 from txnlog.cli.output.escape import escape_controls, shorten
-from txnlog.cli.output.exits import OutputClosed
+
+OK: Final = 0
+FAILURE: Final = 1
+USAGE: Final = 2
+DAMAGE: Final = 3
+HANGING: Final = 4
+INTERRUPTED: Final = 130
+OUTPUT_CLOSED: Final = 141
+"""The exit code of a program that SIGPIPE ended: its reader has left, which is not a failure."""
+
+
+class OutputClosed(Exception):
+    """The reader has closed our output."""
+
+
+class DamageFound(Exception):
+    """Damage was found; it has been reported already, and everything else has been shown."""
+
 
 ItemT = TypeVar("ItemT")
 

@@ -1,4 +1,4 @@
-"""``--watch``: repeats a verb's output."""
+"""Verbs that run until stopped: ``--watch``, and patience with a storage that fails for a while."""
 
 from __future__ import annotations
 
@@ -6,17 +6,40 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from txnlog.cli.output.fields import Field, show_time
-from txnlog.cli.output.patience import Patience
 from txnlog.cli.output.streams import flush, holding_back, warn, write
 
 if TYPE_CHECKING:
     from txnlog.cli.output.output import Output
+    from txnlog.errors import StorageError
 
 T = TypeVar("T")
+
 _CLEAR = "\x1b[H\x1b[2J"
+_PATIENCE_S: Final = 60.0
+"""After failing this long a storage is not tried again."""
+
+
+class Patience:
+    """How long a storage has been failing."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+
+    def bear(self, error: StorageError) -> None:
+        """Report the first failure. Raises a permanent error, or one that has lasted a minute."""
+        now_s = time.monotonic()
+        if self._since_s is None:
+            warn(f"{error}; trying again")
+            self._since_s = now_s
+        if not error.retriable or now_s - self._since_s > _PATIENCE_S:
+            raise error
+
+    def end(self) -> None:
+        """Record a success."""
+        self._since_s = None
 
 
 def watch_rows(

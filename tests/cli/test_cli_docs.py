@@ -40,7 +40,7 @@ from txnlog.cli.output import (
 )
 from txnlog.cli.output.batch_fields import batch_fields
 from txnlog.cli.output.fields import Field
-from txnlog.cli.output.setting_fields import setting_fields
+from txnlog.cli.output.store_fields import setting_fields
 from txnlog.replication.commands import changes as replica_changes
 from txnlog.replication.commands import roots, standbys
 

@@ -17,7 +17,7 @@ from tests.support.cli.cli_command import COMMAND, cli, cli_each, environment
 from txnlog.cli.input import storage_options
 from txnlog.cli.input.storage_options import keep_secret, redact
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.exits import DamageFound
+from txnlog.cli.output.streams import DamageFound
 from txnlog.errors import CorruptEntry, StorageError
 
 

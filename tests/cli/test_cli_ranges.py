@@ -7,8 +7,15 @@ import time
 import pytest
 import typer
 
-from txnlog.cli.input.places import Offset, Time, parse_place
-from txnlog.cli.input.ranges import FromEnd, FromStart, Range, parse_range
+from txnlog.cli.input.places import (
+    FromEnd,
+    FromStart,
+    Offset,
+    Range,
+    Time,
+    parse_place,
+    parse_range,
+)
 
 NOON_MS = 1_714_564_800_000  # 2024-05-01T12:00:00Z
 

@@ -15,7 +15,7 @@ from txnlog import replication
 from txnlog.cli.commands.records import ends
 from txnlog.cli.input.places import parse_target
 from txnlog.cli.input.record_options import Isolation
-from txnlog.cli.output import patience
+from txnlog.cli.output import watch
 from txnlog.consumer import Consumer
 from txnlog.errors import CorruptEntry, StorageError
 from txnlog.replication.commands import standbys
@@ -38,7 +38,7 @@ class Time:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Time:
     clock = Time()
     monkeypatch.setattr(standbys, "time", clock)
-    monkeypatch.setattr(patience, "time", clock)
+    monkeypatch.setattr(watch, "time", clock)
     return clock
 
 

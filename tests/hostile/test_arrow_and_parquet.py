@@ -29,7 +29,7 @@ from starlette.testclient import TestClient
 
 import txnlog
 from tests.support.runtime.forked_child import in_child
-from txnlog.cli.output.exits import DAMAGE
+from txnlog.cli.output.streams import DAMAGE
 from txnlog.cli.run import run
 from txnlog.errors import CorruptEntry, TxnlogError
 from txnlog.log.manifest_table import SCHEMA, ManifestTable

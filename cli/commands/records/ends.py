@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txnlog.cli.input.options import IntervalOption, TargetArgument
-from txnlog.cli.input.places import Target, parse_target
-from txnlog.cli.input.ranges import EVERYTHING
+from txnlog.cli.input.places import EVERYTHING, Target, parse_target
 from txnlog.cli.input.record_options import (
     Encoding,
     EncodingOption,
@@ -25,10 +24,10 @@ from txnlog.cli.input.scan_plan import plan_scan
 from txnlog.cli.input.value_options import ValueChoice
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.decoded_text import DecodedText
-from txnlog.cli.output.patience import Patience
 from txnlog.cli.output.record_fields import Record, convert_consumed, read_scanned
-from txnlog.cli.output.record_printer import RecordPrinter
+from txnlog.cli.output.record_template import RecordPrinter
 from txnlog.cli.output.streams import flush
+from txnlog.cli.output.watch import Patience
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:

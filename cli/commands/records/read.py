@@ -40,7 +40,7 @@ from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.decoded_text import DecodedText
 from txnlog.cli.output.record_fields import convert_consumed, read_scanned
 from txnlog.cli.output.record_files import FileFormat, RecordFile
-from txnlog.cli.output.record_printer import RecordPrinter
+from txnlog.cli.output.record_template import RecordPrinter
 from txnlog.cli.output.streams import first, flush
 from txnlog.cli.session import Session
 

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txnlog.cli.input.assignments import parse_headers
-from txnlog.cli.input.durations import parse_duration
 from txnlog.cli.input.interrupts import stopping
 from txnlog.cli.input.options import CompressionOption
-from txnlog.cli.input.places import Target, parse_target
+from txnlog.cli.input.places import Target, parse_duration, parse_target
 from txnlog.cli.input.record_input import (
     FromFileOption,
     HeaderDelimiterOption,

@@ -12,7 +12,7 @@ from txnlog.cli.input.assignments import parse_settings
 from txnlog.cli.input.options import DryRunOption, TopicArgument, complete_setting
 from txnlog.cli.output.confirmation import note_dry_run
 from txnlog.cli.output.fields import Field, text
-from txnlog.cli.output.setting_fields import setting_fields
+from txnlog.cli.output.store_fields import setting_fields
 from txnlog.cli.session import Session
 from txnlog.cli.verbs import verb_group
 

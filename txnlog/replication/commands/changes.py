@@ -10,8 +10,7 @@ from txnlog.cli.input.assignments import parse_settings
 from txnlog.cli.input.options import DryRunOption, SettingsOption, YesOption
 from txnlog.cli.output.confirmation import confirm, note_dry_run
 from txnlog.cli.output.fields import Field, flag, names, number, show_time, size, text, time
-from txnlog.cli.output.setting_fields import setting_fields
-from txnlog.cli.output.store_fields import STORE
+from txnlog.cli.output.store_fields import STORE, setting_fields
 from txnlog.cli.output.streams import warn
 from txnlog.cli.session import Session
 from txnlog.replication.commands.roots import open_roots, print_set

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from txnlog.cli.output.damage import DamageReporter
-from txnlog.cli.output.exits import FAILURE
 from txnlog.cli.output.fields import Field, flag, names, number, size, text, time
 from txnlog.cli.output.output import Output
-from txnlog.cli.output.streams import warn
+from txnlog.cli.output.streams import FAILURE, warn
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from txnlog.cli.input.options import DryRunOption, IntervalOption, UrlArgument, 
 from txnlog.cli.output.confirmation import confirm, note_dry_run
 from txnlog.cli.output.fields import Field, names, number, size, text
 from txnlog.cli.output.fields import time as time_field
-from txnlog.cli.output.patience import Patience
 from txnlog.cli.output.streams import warn
+from txnlog.cli.output.watch import Patience
 from txnlog.cli.session import Session
 
 if TYPE_CHECKING:
