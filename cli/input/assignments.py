@@ -15,6 +15,14 @@ def split_assignment(text: str) -> tuple[str, str] | None:
     return (key, value) if separator and key else None
 
 
+def parse_pair(option: str, text: str, form: str) -> tuple[str, str]:
+    """Both sides of ``NAME=SOMETHING``. Raises BadParameter."""
+    assignment = split_assignment(text)
+    if assignment is None:
+        raise typer.BadParameter(f"{option} {text!r} is not of the form {form}")
+    return assignment
+
+
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:
     """Settings by key, with times and sizes in words, ``7d`` or ``1 GiB``, as numbers.
 
@@ -22,10 +30,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, str]:
     """
     parsed: dict[str, str] = {}
     for setting in settings:
-        assignment = split_assignment(setting)
-        if assignment is None:
-            raise typer.BadParameter(f"setting {setting!r} is not of the form KEY=VALUE")
-        key, value = assignment
+        key, value = parse_pair("setting", setting, "KEY=VALUE")
         if key in parsed:
             raise typer.BadParameter(f"setting {key} is given twice")
         parsed[key] = parse_setting(value, key)
@@ -36,9 +41,6 @@ def parse_headers(headers: Sequence[str]) -> list[tuple[str, bytes | None]]:
     """Headers of a record, in their order. Raises BadParameter."""
     parsed: list[tuple[str, bytes | None]] = []
     for header in headers:
-        assignment = split_assignment(header)
-        if assignment is None:
-            raise typer.BadParameter(f"--header {header!r} is not of the form NAME=VALUE")
-        name, value = assignment
+        name, value = parse_pair("--header", header, "NAME=VALUE")
         parsed.append((name, value.encode(errors="surrogateescape")))
     return parsed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from txnlog.cli.input.assignments import split_assignment
+from txnlog.cli.input.assignments import parse_pair
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,14 +73,6 @@ def parse_defaults(texts: Sequence[str], columns: pa.Schema) -> Mapping[str, pa.
         except InvalidSchema as error:
             raise typer.BadParameter(f"--default: {error}") from error
     return parsed
-
-
-def parse_pair(option: str, text: str, form: str) -> tuple[str, str]:
-    """Both sides of ``NAME=SOMETHING``. Raises BadParameter."""
-    assignment = split_assignment(text)
-    if assignment is None:
-        raise typer.BadParameter(f"{option} {text!r} is not of the form {form}")
-    return assignment
 
 
 def split_names(texts: Sequence[str]) -> list[str]:

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from txnlog.cli.input.assignments import parse_pair
 from txnlog.cli.input.columns import (
     DefaultOption,
     parse_columns_of,
     parse_defaults,
-    parse_pair,
     parse_schema,
     split_names,
 )
