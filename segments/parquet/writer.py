@@ -21,7 +21,6 @@ from pyarrow import types
 
 from txnlog.segments.batch_header import NO_TAG, Compression
 from txnlog.segments.batches import SegmentEnd, SupportsWrite
-from txnlog.segments.parquet.bounds import Chunk, float_leaves, misleads, without_bounds
 from txnlog.segments.parquet.field_ids import with_record_ids
 from txnlog.segments.parquet.footer import (
     CHECKSUMS_KEY,
@@ -31,6 +30,7 @@ from txnlog.segments.parquet.footer import (
     footer_tag,
     with_tail,
 )
+from txnlog.segments.parquet.footer_edits import Chunk, float_leaves, misleads, without_bounds
 from txnlog.segments.records import RECORD_SCHEMA, TIMESTAMP_COLUMNS, Int32Array
 from txnlog.segments.schema_columns import children
 

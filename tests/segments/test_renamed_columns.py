@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from tests.support.examples import some
-from txnlog.segments.parquet.renamed_columns import rename_columns
+from txnlog.segments.parquet.footer_edits import rename_columns
 
 
 def column(name: str, kind: pa.DataType, number: int) -> pa.Field:

@@ -26,8 +26,8 @@ from txnlog.errors import CorruptRecord
 from txnlog.names import schema_version
 from txnlog.read.plan import ScanColumns, SegmentRange
 from txnlog.segments.parquet.footer import check_footer, check_numbers
+from txnlog.segments.parquet.footer_edits import rename_columns
 from txnlog.segments.parquet.open_segment import WHOLE_BYTES
-from txnlog.segments.parquet.renamed_columns import rename_columns
 from txnlog.storage.base import Storage
 
 

@@ -1,22 +1,24 @@
-"""Takes the least and the largest values of some column chunks out of a Parquet footer.
+"""Parquet footers with something changed: without some bounds, or with other names of columns.
 
-They leave out NaN, which Spark takes for the largest number of all and Arrow for one that differs
-from every number. And where they are equal, as -0.0 and 0.0 are, Arrow puts the least in the place
-of each value, though its sets tell these two apart. Engines that go by them would pass over rows.
-So chunks with a NaN, or with nothing but zeros, have none. Arrow's writer only knows columns
-without statistics in all of a file.
+Of a footer no more is understood than that takes. Everything else stays byte for byte.
+
+The least and the largest values of a chunk leave out NaN, which Spark takes for the largest number
+of all and Arrow for one that differs from every number. And where they are equal, as -0.0 and 0.0
+are, Arrow puts the least in the place of each value, though its sets tell these two apart. Engines
+that go by them would pass over rows. So chunks with a NaN, or with nothing but zeros, have none.
+Arrow's writer only knows columns without statistics in all of a file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from txnlog.segments.parquet.compact_values import CompactReader, field_head
+from txnlog.segments.parquet.compact_values import CompactReader, field_head, varint
 from txnlog.segments.schema_columns import children
 
 Chunk: TypeAlias = tuple[int, int]
@@ -145,3 +147,55 @@ class _Editing:
     def _replace(self, start: int, stop: int, by: bytes) -> None:
         self._pieces += [self._footer[self._copied : start], by]
         self._copied = stop
+
+
+_LENGTH_BYTES: Final = 4
+_TAIL_BYTES: Final = 8  # the footer's length and the magic
+
+# Fields of Parquet's FileMetaData and SchemaElement.
+_SCHEMA: Final = 2
+_NAME: Final = 4
+_FIELD_ID: Final = 9
+
+
+def rename_columns(tail: bytes, names: Mapping[int, str]) -> bytes:
+    """The end of a file, from its footer on, where columns have these names by their ids.
+
+    Columns with other ids get names that no column of a topic has; those without one keep theirs.
+    Raises ValueError: it is no such footer.
+    """
+    footer = tail[:-_TAIL_BYTES]
+    pieces, position = [], 0
+    for start, stop, number in _find_names(CompactReader(footer)):
+        name = names.get(number, f"\0{number}").encode()
+        pieces += [footer[position:start], varint(len(name)), name]
+        position = stop
+    renamed = b"".join([*pieces, footer[position:]])
+    return renamed + len(renamed).to_bytes(_LENGTH_BYTES, "little") + tail[-_LENGTH_BYTES:]
+
+
+def _find_names(footer: CompactReader) -> list[tuple[int, int, int]]:
+    """For each column with an id, the position of its name, length included, and the id."""
+    found = []
+    for field, kind in footer.fields():
+        if field != _SCHEMA:
+            footer.skip(kind)
+            continue
+        for _ in range(footer.list_head()[0]):
+            place = _find_name(footer)
+            if place is not None:
+                found.append(place)
+    return found
+
+
+def _find_name(footer: CompactReader) -> tuple[int, int, int] | None:
+    start = stop = number = -1
+    for field, kind in footer.fields():
+        before = footer.at
+        if field == _FIELD_ID:
+            number = footer.integer()
+            continue
+        footer.skip(kind)
+        if field == _NAME:
+            start, stop = before, footer.at
+    return (start, stop, number) if start >= 0 and number >= 0 else None
