@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
-from txnlog.columns.key_parts import WHOLE, KeyPart
+from txnlog.columns.keys import WHOLE, KeyPart
 from txnlog.errors import InvalidOption
 from txnlog.read.changed_ranges import ChangedRanges, ranges_since
 from txnlog.read.changed_rows import ChangeColumns, change_columns, read_changes

@@ -12,7 +12,7 @@ import pytest
 
 from txnlog.admin.compaction.key_table import KeyTable, size_of
 from txnlog.admin.compaction.survivors import Bits, ReadKeys, find_survivors
-from txnlog.columns.key_parts import WHOLE, KeyPart, hash_keys
+from txnlog.columns.keys import WHOLE, KeyPart, hash_keys
 from txnlog.write.partitioner import make_partitioner
 
 

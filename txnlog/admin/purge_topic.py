@@ -24,7 +24,7 @@ from txnlog.admin.joinable_segments import joining_limits
 from txnlog.admin.live_segments import file_key, placed_files, placed_refs
 from txnlog.admin.rewrite import OVERTAKEN, Replacement, Rewriting, rewriting_config
 from txnlog.admin.vacuum import list_segment_files
-from txnlog.columns.key_parts import Mask
+from txnlog.columns.keys import Mask
 from txnlog.columns.python_values import values_by_name
 from txnlog.config import TopicConfig
 from txnlog.errors import (

@@ -26,8 +26,7 @@ import pyarrow.compute as pc
 
 from txnlog import display
 from txnlog.arguments import names_wrong_arguments
-from txnlog.columns.key_parts import MOST_PART_BITS, WHOLE, KeyPart, hash_keys
-from txnlog.columns.keys import encode_keys
+from txnlog.columns.keys import MOST_PART_BITS, WHOLE, KeyPart, encode_keys, hash_keys
 from txnlog.errors import InvalidOption, SnapshotExpired
 from txnlog.read.changed_ranges import ChangedRanges
 from txnlog.read.latest import look_up

@@ -22,7 +22,7 @@ from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES, Survivors, f
 from txnlog.admin.compaction.tombstones import horizon_of, is_due
 from txnlog.admin.rewrite import Replacement
 from txnlog.clock import Clock
-from txnlog.columns.key_parts import Mask
+from txnlog.columns.keys import Mask
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptRecord
 from txnlog.log.uploads import TopicSpec

@@ -17,8 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txnlog.columns.key_parts import HASH_BITS, MOST_PART_BITS, WHOLE, KeyPart, Mask, hash_keys
-from txnlog.columns.keys import Hashes
+from txnlog.columns.keys import HASH_BITS, MOST_PART_BITS, WHOLE, Hashes, KeyPart, Mask, hash_keys
 from txnlog.segments.arrays import as_array
 from txnlog.segments.records import Int64Array
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from txnlog.admin.compaction.key_table import GatheredRows, KeyTable, size_of
-from txnlog.columns.key_parts import WHOLE, KeyPart, Mask
+from txnlog.columns.keys import WHOLE, KeyPart, Mask
 from txnlog.segments.records import Int64Array
 
 DEFAULT_MEMORY_BYTES: Final = 80 << 20
