@@ -46,10 +46,9 @@ from txnlog.snapshot import Snapshot, take_changes, take_feed, take_snapshot
 from txnlog.storage import check_location, envelope, open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.create_once import Retries, create_once
-from txnlog.storage.logged import logged
+from txnlog.storage.forwarding import SalvagedStorage, logged
 from txnlog.storage.probe import probe
 from txnlog.storage.reach import own_options
-from txnlog.storage.read_only import SalvagedStorage
 from txnlog.storage.registry import StoreFile, check_whole, find_other, in_time
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, PartitionFunction, check_partitioner
 from txnlog.write.segment_uploads import DEFAULT_MEMORY_BYTES

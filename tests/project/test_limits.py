@@ -25,7 +25,7 @@ TRUSTED = {
     "spark/maintenance.py": "what the tasks of this very job have made",
     "txnlog/read/snapshot_token.py": "`decode` calls `_unpack` within a try",
     "ui/render.py": "the same of `_lay_out`",
-    "txnlog/storage/adapters/s3_models.py": "botocore's own files",
+    "txnlog/storage/adapters/s3_files.py": "botocore's own files",
     "txnlog/tables/delta.py": "what deltalake has made of its own schema",
     "ui/pages/records.py": "JSON that was made of columns, as deep as their schema",
     "txnlog/log/manifests.py": "a state that was encoded just now",

@@ -16,8 +16,7 @@ from txnlog.names import TopicPartition
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage, UnfinishedUpload
 from txnlog.storage.counting import CountingStorage
-from txnlog.storage.forwarding import ForwardingStorage
-from txnlog.storage.read_only import ReadOnlyStorage
+from txnlog.storage.forwarding import ForwardingStorage, ReadOnlyStorage
 from txnlog.store import attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from aiobotocore.session import AioSession  # type: ignore[import-untyped]
 
-from txnlog.storage.adapters.s3_files import S3Files
-from txnlog.storage.adapters.s3_models import make_session
+from txnlog.storage.adapters.s3_files import S3Files, make_session
 
 KINDS = ("service-2", "endpoint-rule-set-1", "paginators-1")
 

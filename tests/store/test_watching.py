@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import txnlog
-from txnlog.storage.logged import LoggedStorage
+from txnlog.storage.forwarding import LoggedStorage
 from txnlog.store import attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, VirtualClock
 

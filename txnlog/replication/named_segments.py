@@ -14,7 +14,7 @@ from txnlog.log.named_folders import list_topics
 from txnlog.log.open_logs import Logs
 from txnlog.replication.roots.losses import NamedSegment
 from txnlog.storage.base import Storage
-from txnlog.storage.read_only import ReadOnlyStorage
+from txnlog.storage.forwarding import ReadOnlyStorage
 from txnlog.storage.registry import StoreFile
 
 

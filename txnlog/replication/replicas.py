@@ -54,7 +54,7 @@ from txnlog.replication.roots.root_join import Joined, join
 from txnlog.replication.roots.verification import ReplicaDifference, share_logs, verify
 from txnlog.replication.roots.watermarks import LogWatermark, watermarks
 from txnlog.storage import check_location
-from txnlog.storage.logged import logged
+from txnlog.storage.forwarding import logged
 from txnlog.store import Store, attach, logs_of
 
 if TYPE_CHECKING:

@@ -1,13 +1,19 @@
-"""A storage that wraps another one: the base of those that count, fail, or change one thing."""
+"""A storage that wraps another one: the base of those that count, fail, or change one thing.
+
+Two of them are here: one logs each request, the other refuses whatever would change the store.
+"""
 
 from __future__ import annotations
 
+import logging
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Self, TypeVar
+from typing import NoReturn, Self, TypeVar
 
+from txnlog.errors import StorageError, TxnlogError
 from txnlog.storage.base import Address, AsOf, Kind, Storage, UnfinishedUpload, Upload
 from txnlog.storage.threads import MAX_AHEAD_BYTES, SizedCall
 
@@ -268,3 +274,110 @@ def innermost(storage: Storage) -> Storage:
     while isinstance(storage, ForwardingStorage):
         storage = storage.inner
     return storage
+
+
+_logger = logging.getLogger("txnlog.requests")
+
+
+def _size_bytes(read: object) -> int:
+    """The size of a request's result, if it has read objects."""
+    pieces = read if isinstance(read, list) else [read]
+    return sum(len(piece) for piece in pieces if isinstance(piece, bytes))
+
+
+def logged(storage: Storage) -> Storage:
+    """The storage, wrapped if the logger ``txnlog.requests`` is enabled: others pay nothing."""
+    return LoggedStorage(storage) if _logger.isEnabledFor(logging.DEBUG) else storage
+
+
+class LoggedStorage(RequestStorage):
+    """Forwards everything, and logs its kind, name, size and time. Knows no contents."""
+
+    def __reduce__(self) -> tuple[Callable[[Storage], Storage], tuple[Storage]]:
+        return logged, (self.inner,)  # the receiving process decides what it logs
+
+    def _request(
+        self, kind: str, names: Sequence[str], call: Callable[[], T], size_bytes: int = 0
+    ) -> T:
+        name = ", ".join(names)
+        began_s = time.perf_counter()
+        failed = ""
+        try:
+            done = call()
+            size_bytes += _size_bytes(done)
+            return done
+        except TxnlogError as error:
+            failed = f", {type(error).__name__}"
+            raise
+        finally:
+            took_ms = (time.perf_counter() - began_s) * 1000
+            _logger.debug(
+                "%s %s: %d bytes, %.1f ms%s",
+                kind,
+                name,
+                size_bytes,
+                took_ms,
+                failed,
+                extra={"request": kind, "object": name, "bytes": size_bytes, "took_ms": took_ms},
+            )
+
+
+class ReadOnlyStorage(ForwardingStorage):
+    """Forwards what reads; to delete nothing is no change."""
+
+    @abstractmethod
+    def why_read_only(self) -> str:
+        """Why, and what to do."""
+
+    def _refuse(self) -> NoReturn:
+        error = StorageError(f"{self.url}: {self.why_read_only()}")
+        error.retriable = False
+        raise error
+
+    def check_writable(self) -> None:
+        self._refuse()
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:  # noqa: ARG002
+        self._refuse()
+
+    def put(self, name: str, data: bytes) -> None:  # noqa: ARG002
+        self._refuse()
+
+    def replace(self, name: str, data: bytes) -> None:  # noqa: ARG002
+        self._refuse()
+
+    def take_over(self, name: str, source: Storage) -> bool:  # noqa: ARG002
+        self._refuse()
+
+    def upload(self, name: str) -> Upload:  # noqa: ARG002
+        self._refuse()
+
+    def set_replication_factor(
+        self,
+        topic: str,  # noqa: ARG002
+        factor: int | None,  # noqa: ARG002
+        *,
+        dry_run: bool = False,  # noqa: ARG002
+    ) -> None:
+        self._refuse()
+
+    def delete(self, names: Iterable[str]) -> None:
+        for _ in names:
+            self._refuse()
+
+    def abort_uploads(self, uploads: Iterable[UnfinishedUpload]) -> None:
+        for _ in uploads:
+            self._refuse()
+
+
+class SalvagedStorage(ReadOnlyStorage):
+    """A folder that is looked at alone, though it may be a part of a store."""
+
+    def why_read_only(self) -> str:
+        return "it was opened with salvage=True, and can be read only"
+
+    def local_path(self, name: str) -> str | None:
+        return self.inner.local_path(name)
+
+    def open_file(self, name: str) -> int | None:
+        return self.inner.open_file(name)

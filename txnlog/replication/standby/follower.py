@@ -48,7 +48,7 @@ from txnlog.state.topic import TopicState
 from txnlog.storage import envelope, open_storage
 from txnlog.storage.base import Storage
 from txnlog.storage.create_once import confirm, create_once
-from txnlog.storage.logged import logged
+from txnlog.storage.forwarding import logged
 from txnlog.storage.probe import probe
 from txnlog.storage.registry import StoreFile
 from txnlog.store import Store, logs_of

@@ -17,8 +17,7 @@ from txnlog.replication import root_names
 from txnlog.replication.standby.rounds import LogVersion, Rounds, StandbyState
 from txnlog.storage import open_storage
 from txnlog.storage.base import AsOf, Kind, Storage
-from txnlog.storage.forwarding import ForwardingStorage
-from txnlog.storage.read_only import ReadOnlyStorage
+from txnlog.storage.forwarding import ForwardingStorage, ReadOnlyStorage
 
 T = TypeVar("T")
 

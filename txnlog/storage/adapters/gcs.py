@@ -15,8 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from txnlog.errors import InvalidOption
-from txnlog.storage.adapters.bucket_urls import bucket_path, check_endpoint
-from txnlog.storage.adapters.object_store import ObjectClient, ObjectStore
+from txnlog.storage.adapters.object_store import (
+    ObjectClient,
+    ObjectStore,
+    bucket_path,
+    check_endpoint,
+)
 from txnlog.storage.base import Storage
 from txnlog.storage.option_types import parse_options
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
 from txnlog.storage.adapters.connected import ConnectedStorage
 from txnlog.storage.adapters.http_answers import Answer, RequestFailed, patiently
 from txnlog.storage.base import Upload, check_name, may_be_listed
 from txnlog.storage.buffered_uploads import Spool, SpooledUpload
-from txnlog.storage.failure_messages import failure
+from txnlog.storage.failure_messages import failure, port_of, split_url
 from txnlog.storage.whole import TooLarge
 
 READING = "reading"
@@ -252,3 +252,33 @@ class ObjectStore(ConnectedStorage[C]):
             if page.next_page is None:
                 return
             next_page = page.next_page
+
+
+def bucket_path(url: str, service: str) -> str:
+    """The bucket and the folder of a URL, without the protocol.
+
+    Raises InvalidOption: there is no bucket, or more than that and a folder.
+    """
+    protocol, _, path = url.partition("://")
+    if "@" in path.partition("/")[0] or "?" in path:
+        raise InvalidOption(
+            f"credentials and queries do not belong in {service} URL: use storage_options"
+        )
+    if not path.strip("/") or path.startswith("/"):
+        raise InvalidOption(f"{service} URL needs a bucket, as in {protocol}://bucket/folder")
+    check_name(path.rstrip("/"))
+    return path
+
+
+def check_endpoint(endpoint_url: str, instead: str) -> None:
+    """Raise InvalidOption for one that is no URL of HTTP, if it is not "", or has credentials.
+
+    Errors of the HTTP client would show them.
+    """
+    what = "storage option endpoint_url"
+    parts = split_url(endpoint_url, what)
+    if parts.username is not None:
+        raise InvalidOption(f"credentials do not belong in endpoint_url: use {instead}")
+    port_of(parts, what)
+    if endpoint_url and (parts.scheme not in ("http", "https") or not parts.hostname):
+        raise InvalidOption(f"{what} must be a whole URL, as in https://host:9000")

@@ -11,9 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from txnlog.errors import StorageError
-from txnlog.storage.adapters.bucket_urls import bucket_path, check_endpoint
 from txnlog.storage.adapters.http_answers import Answer, RequestFailed, patiently
-from txnlog.storage.adapters.object_store import READING, ObjectStore
+from txnlog.storage.adapters.object_store import READING, ObjectStore, bucket_path, check_endpoint
 from txnlog.storage.base import Storage, UnfinishedUpload, lasts
 from txnlog.storage.option_types import parse_options
 from txnlog.storage.whole import TooLarge
