@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from txnlog import errors
-from txnlog.admin.rewrite_tasks import RewriteTask, TaskRunner
+from txnlog.admin.rewrite import RewriteTask, TaskRunner
 from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.spark.options.store_options import store_options
 from txnlog.spark.registration import register

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from txnlog.admin.merge_topic import Merge
     from txnlog.admin.offsets import ListedOffset
     from txnlog.admin.purge_topic import Purge, PurgeReport
-    from txnlog.admin.record_times import FutureRecords
     from txnlog.admin.retention import RetentionDeletion
     from txnlog.admin.storage_step import StorageStep
+    from txnlog.admin.times import FutureRecords
     from txnlog.admin.vacuum import FileDeletion, FileRetirement
     from txnlog.config import Setting
     from txnlog.doctor.findings import Finding
@@ -126,9 +126,9 @@ _HOMES = {
     "admin.merge_topic": ("Merge",),
     "admin.offsets": ("ListedOffset",),
     "admin.purge_topic": ("Purge", "PurgeReport"),
-    "admin.record_times": ("FutureRecords",),
     "admin.retention": ("RetentionDeletion",),
     "admin.storage_step": ("StorageStep",),
+    "admin.times": ("FutureRecords",),
     "admin.vacuum": ("FileDeletion", "FileRetirement"),
     "config": ("Setting",),
     "doctor.findings": ("Finding",),

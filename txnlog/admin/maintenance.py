@@ -20,11 +20,10 @@ from txnlog.admin.dry_run import logs_for
 from txnlog.admin.expiry import Expiry, TransactionEnd, expire_groups, tend_ids, times_when_needed
 from txnlog.admin.merge_topic import Merge, merge_topic
 from txnlog.admin.publish import check_places, publish_as_set, table_here
-from txnlog.admin.record_times import FutureRecords
 from txnlog.admin.retention import RetentionDeletion, apply_retention
-from txnlog.admin.rewrite_tasks import TaskRunner
+from txnlog.admin.rewrite import TaskRunner
 from txnlog.admin.storage_step import StorageStep
-from txnlog.admin.times import Times
+from txnlog.admin.times import FutureRecords, Times
 from txnlog.admin.vacuum import (
     Ages,
     FileDeletion,

@@ -18,8 +18,14 @@ import numpy as np
 from txnlog.admin.compaction.span_writer import SpanWriter
 from txnlog.admin.compaction.tombstones import NO_TOMBSTONES
 from txnlog.admin.joinable_segments import joining_limits, worth_joining
-from txnlog.admin.rewrite import OVERTAKEN, Replacement, Rewriting, rewriting_config
-from txnlog.admin.rewrite_tasks import TaskRunner, run_here
+from txnlog.admin.rewrite import (
+    OVERTAKEN,
+    Replacement,
+    Rewriting,
+    TaskRunner,
+    rewriting_config,
+    run_here,
+)
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptRecord

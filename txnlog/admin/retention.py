@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from txnlog.admin.record_times import FutureRecords, lies_ahead, newest_record_ms
+from txnlog.admin.times import FutureRecords, lies_ahead, newest_record_ms
 from txnlog.admin.trim import trim
 from txnlog.config import TopicConfig
 from txnlog.log.open_logs import Logs

@@ -4,18 +4,22 @@ The common part of merging and compaction. The new segments are uploaded; an ent
 hold the records from then on; a note tells vacuum since when only pinned readers need the old ones.
 A crash before the entry leaves orphans, a crash after it old segments without a note, which vacuum
 finds by their age.
+
+What reads and uploads are tasks: plain data, so Spark can run them on many machines. They put
+nothing into a log; the planner does so with their results, in their order.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
 from txnlog.admin.live_segments import files_let_go
+from txnlog.clock import Clock
 from txnlog.config import PARQUET, TopicConfig
 from txnlog.errors import OffsetOutOfRange, SnapshotExpired, TxnlogError
 from txnlog.log.open_logs import Logs
@@ -24,7 +28,40 @@ from txnlog.log.topic_log import TopicLog
 from txnlog.log.uploads import UploadedSegment, put_notes
 from txnlog.names import FileKey
 from txnlog.state.segment import RewrittenFile, Segment, SegmentEntry, StoredSegment
+from txnlog.storage.base import Storage
 from txnlog.write.segment_uploads import discard_segments
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class RewriteTask(Protocol[T_co]):
+    """One task, for one partition."""
+
+    @property
+    def made_type(self) -> type[T_co]:
+        """The type of its results: plain data, which can be encoded and decoded again."""
+        ...
+
+    def run(self, storage: Storage, clock: Clock) -> Iterator[T_co]:
+        """Run it; yields its results one by one, to be put into the log in this order."""
+        ...
+
+
+class TaskRunner(Protocol):
+    """Runs tasks somewhere, and yields the results of each, in the order of the tasks."""
+
+    def __call__(self, tasks: Sequence[RewriteTask[T]]) -> Iterator[Iterator[T]]: ...
+
+
+def run_here(storage: Storage, clock: Clock) -> TaskRunner:
+    """Runs each task in this process, when its turn comes."""
+
+    def run(tasks: Sequence[RewriteTask[T]]) -> Iterator[Iterator[T]]:
+        return (task.run(storage, clock) for task in tasks)
+
+    return run
+
 
 OVERTAKEN: Final = OffsetOutOfRange, SnapshotExpired
 """What a read raises of whose segments the files are gone, since others have rewritten or trimmed

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from txnlog import names
-from txnlog.admin.record_times import lies_ahead
+from txnlog.admin.times import lies_ahead
 from txnlog.doctor.findings import Finding, ReadFailures
 from txnlog.errors import ObjectNotFound, StorageError
 from txnlog.inspect.descriptions import SegmentDescription

@@ -14,10 +14,8 @@ from txnlog.admin.compaction.cleaner import (
 )
 from txnlog.admin.compaction.survivors import DEFAULT_MEMORY_BYTES
 from txnlog.admin.compaction.tombstones import NO_TOMBSTONES
-from txnlog.admin.record_times import lies_ahead, newest_record_ms
-from txnlog.admin.rewrite import OVERTAKEN, Rewriting, rewriting_config
-from txnlog.admin.rewrite_tasks import TaskRunner, run_here
-from txnlog.admin.times import Times
+from txnlog.admin.rewrite import OVERTAKEN, Rewriting, TaskRunner, rewriting_config, run_here
+from txnlog.admin.times import Times, lies_ahead, newest_record_ms
 from txnlog.clock import Clock
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptRecord
