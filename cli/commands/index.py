@@ -73,7 +73,7 @@ def dump_indexes(
 
 
 def _dump_files(session: Session, choice: SegmentChoice) -> Iterator[IndexEntry]:
-    from txnlog.inspect.file_indexes import dump_file_indexes
+    from txnlog.inspect.files import dump_file_indexes
 
     for path in choice.files:
         entries, padding = dump_file_indexes(path, session.storage_options)
@@ -124,7 +124,7 @@ def verify_indexes(
 def _check_files(
     session: Session, choice: SegmentChoice, reporter: DamageReporter
 ) -> Iterator[IndexCheck]:
-    from txnlog.inspect.file_indexes import check_file_indexes
+    from txnlog.inspect.files import check_file_indexes
 
     for path in choice.files:
         checks, damage = check_file_indexes(path, session.storage_options)
@@ -192,7 +192,7 @@ def rebuild_indexes(
 
 
 def _rebuild_files(choice: SegmentChoice, *, dry_run: bool) -> Iterator[_Rebuilt]:
-    from txnlog.inspect.file_indexes import rebuild_file_indexes
+    from txnlog.inspect.files import rebuild_file_indexes
 
     for path in choice.files:
         yield rebuild_file_indexes(path, dry_run=dry_run)

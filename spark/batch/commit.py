@@ -8,6 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Annotated
+
+import msgspec
 
 from txnlog.errors import (
     CommitStateUnknown,
@@ -16,6 +19,7 @@ from txnlog.errors import (
     StorageError,
     TxnlogError,
 )
+from txnlog.limits import AnyNumber, Name
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.state.group import OffsetCommit
@@ -26,6 +30,8 @@ from txnlog.state.transaction import (
     TransactionRef,
     Version,
 )
+from txnlog.storage import envelope
+from txnlog.storage.base import Storage
 from txnlog.store import Store
 from txnlog.write.coordinator import Coordinator
 from txnlog.write.segment_uploads import discard_segments
@@ -229,3 +235,27 @@ def _check_same(coordinator: Coordinator, continued: TransactionRef) -> None:
             f"{continued} was replaced by {coordinator.state.ref} while this write ran: another "
             "job reads with the same transactional.id. Nothing was written; let only one run"
         )
+
+
+class StagedWrite(msgspec.Struct, frozen=True, tag_field="kind", tag="staged-write"):
+    """The uploaded segments of one write, by topic in the order they are to be placed.
+
+    A write in a ``transaction(...)`` block leaves it from its own driver-side process; the user's
+    process, which holds the transaction, reads it when the block ends.
+    """
+
+    segments: Annotated[dict[Name, Annotated[list[UploadedSegment], AnyNumber]], AnyNumber]
+
+
+_DECODER = msgspec.json.Decoder(StagedWrite)
+
+
+def put_staged(storage: Storage, path: str, segments: SegmentsByTopic) -> None:
+    """Leave one. Raises StorageError; then the write counts as failed."""
+    staged = StagedWrite({topic: list(uploaded) for topic, uploaded in segments.items()})
+    storage.put(path, envelope.encode(staged))
+
+
+def read_staged(storage: Storage, path: str) -> StagedWrite:
+    """Read one. Raises ObjectNotFound, CorruptEntry."""
+    return envelope.decode(storage.get(path), _DECODER, f"{storage.url}/{path}")

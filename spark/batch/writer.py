@@ -92,7 +92,7 @@ class TxnlogWriter(DataSourceArrowWriter):
         scope = _scope_of(options, self._continued, self._columns_tell)
         segments = check_segments(store, messages, scope)
         if options.staging is not None:
-            from txnlog.spark.batch.staged_uploads import put_staged
+            from txnlog.spark.batch.commit import put_staged
 
             put_staged(store.storage, options.staging, segments)
         elif options.transactional_id is not None:

@@ -9,8 +9,7 @@ from txnlog.errors import InvalidTxnState, ObjectNotFound, TxnlogError
 from txnlog.log.uploads import UploadedSegment
 from txnlog.names import staging_file
 from txnlog.spark.batch import commit
-from txnlog.spark.batch.commit import SegmentsByTopic
-from txnlog.spark.batch.staged_uploads import StagedWrite, read_staged
+from txnlog.spark.batch.commit import SegmentsByTopic, StagedWrite, read_staged
 from txnlog.store import Store
 
 _logger = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from tests.hostile.mutations import (
 from tests.hostile.segment_mutations import change_arrow, change_batches
 from txnlog.errors import TxnlogError
 from txnlog.inspect.describe import describe_segments
-from txnlog.inspect.file_indexes import check_file_indexes, dump_file_indexes
+from txnlog.inspect.files import check_file_indexes, dump_file_indexes
 from txnlog.inspect.placed_indexes import check_placed_indexes, dump_placed_indexes
 from txnlog.inspect.segments import check_placed_segment, dump_placed_segment
 from txnlog.replication import open_replicas

@@ -27,8 +27,8 @@ from tests.support.runtime.interrupted_jobs import (
 )
 from txnlog.segments.records import normalize
 from txnlog.spark import registration
+from txnlog.spark.batch.commit import put_staged
 from txnlog.spark.batch.determinism import RepeatableWrites
-from txnlog.spark.batch.staged_uploads import put_staged
 from txnlog.spark.options.option_names import STAGING
 from txnlog.spark.transactions import transaction as blocks
 from txnlog.store import Store

@@ -9,7 +9,7 @@ import pytest
 from txnlog.errors import InvalidTimestamp, UnknownTopicOrPartition, UploadExpired
 from txnlog.log.uploads import UploadedSegment
 from txnlog.segments.records import normalize
-from txnlog.spark.batch import commit, staged_uploads
+from txnlog.spark.batch import commit
 from txnlog.spark.batch.rows_to_records import TopicRecords
 from txnlog.state.transaction import ConsumedOffset
 from txnlog.storage.base import Storage
@@ -48,9 +48,9 @@ def test_a_staged_write_is_read_again(partitions: int) -> None:
     records = normalize(pa.record_batch({"value": [b"x", b"y"]}), now_ms=1)
     uploader.write(records, np.arange(2, dtype=np.int32) % partitions)
     segments = {"t": uploader.finish()}
-    staged_uploads.put_staged(store.storage, "staging/t-000000.json", segments)
+    commit.put_staged(store.storage, "staging/t-000000.json", segments)
     assert (len({segment.stored.position for segment in segments["t"]}) > 1) == (partitions == 2)
-    assert staged_uploads.read_staged(store.storage, "staging/t-000000.json").segments == segments
+    assert commit.read_staged(store.storage, "staging/t-000000.json").segments == segments
     commit.append(store, segments)
     assert store.scan("t").to_arrow().num_rows == 2
 

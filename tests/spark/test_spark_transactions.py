@@ -40,7 +40,7 @@ from txnlog.errors import (
     StorageError,
 )
 from txnlog.spark import SparkTransaction, transaction
-from txnlog.spark.batch.staged_uploads import put_staged, read_staged
+from txnlog.spark.batch.commit import put_staged, read_staged
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import attach
 

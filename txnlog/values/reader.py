@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -15,7 +16,7 @@ from txnlog.clock import Clock, SystemClock
 from txnlog.errors import InvalidOption, InvalidRecord, InvalidSchema, UnknownSchema
 from txnlog.schema import HEADERS, OFFSET, PARTITION, TIMESTAMP, TOPIC
 from txnlog.segments.records import HEADERS_TYPE
-from txnlog.values.avro_columns import MOST_SHOWN, Problems
+from txnlog.values.avro_columns import MOST_SHOWN, Numbers, Problems
 from txnlog.values.codecs import Codec, make_codec, parse_schema
 from txnlog.values.framing import Frames, check_id_bytes
 from txnlog.values.rows import BYTES_OF_FIELD, Budget, TooManyFields, check_together, width_of
@@ -363,3 +364,51 @@ def _texts_of(reasons: dict[int, str], count: int) -> pa.StringArray:
     where[rows] = np.arange(len(rows))
     texts = pa.array([*reasons.values()], pa.string())
     return texts.take(pa.array(np.maximum(where, 0), pa.int64(), mask=where < 0))
+
+
+def decode_each(
+    schemas: Schemas, values: pa.Array, is_over: Callable[[], bool]
+) -> Iterator[tuple[int, Numbers, pa.RecordBatch]]:
+    """The values that can be decoded: an id, their numbers, and a row for each.
+
+    Of a .proto each message has columns of its own. Values that cannot be decoded are left out: one
+    may begin as if it carried an id. Looking for unknown ids ends with the first, and all ends at
+    the first id for which it ``is_over``: the text of each .proto costs a compiler's process.
+
+    Raises StorageError: the schemas cannot be read.
+    """
+    frames = Frames(values, 4)
+    for schema_id, chosen in frames.by_id():
+        if is_over():
+            return
+        try:
+            codec = make_codec(schemas, schemas.by_id(schema_id))
+        except UnknownSchema:
+            return
+        except (InvalidSchema, InvalidOption):
+            continue
+        for one, numbers in _by_message(codec, frames, chosen):
+            with suppress(InvalidSchema, TooManyFields):
+                good, columns = _decode(one, frames, numbers)
+                if len(good):
+                    yield schema_id, frames.rows[good], columns
+
+
+def _by_message(codec: Codec, frames: Frames, chosen: Numbers) -> Iterator[tuple[Codec, Numbers]]:
+    """The values of one schema, each by the codec that reads all of its fields."""
+    from txnlog.values.protobuf import ProtobufCodec
+
+    if not isinstance(codec, ProtobufCodec):
+        yield codec, chosen
+        return
+    for one, numbers in codec.by_message(frames.data, frames.starts[chosen], frames.ends[chosen]):
+        yield one, chosen[numbers]
+
+
+def _decode(codec: Codec, frames: Frames, chosen: Numbers) -> tuple[Numbers, pa.RecordBatch]:
+    """Those of the values that can be decoded, and their columns."""
+    problems = Problems()
+    starts, ends = frames.starts[chosen], frames.ends[chosen]
+    found = codec.decode(frames.data, starts, ends, problems, codec)
+    good = np.array([n for n in range(len(chosen)) if n not in problems.reasons], np.int64)
+    return chosen[good], pa.RecordBatch.from_struct_array(found.take(pa.array(good)))

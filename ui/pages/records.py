@@ -27,7 +27,7 @@ from txnlog.ui.look import Look, look_at
 from txnlog.ui.record_query import LEVELS, RecordQuery, write_place
 from txnlog.ui.render import SHOWN_BYTES
 from txnlog.values import Schemas
-from txnlog.values.own_schemas import decode_each
+from txnlog.values.reader import decode_each
 
 SHOWN: Final = 50
 _COLUMNS: Final = 100
