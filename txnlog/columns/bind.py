@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
 
 from txnlog.columns.expressions import ARITHMETIC, COMPARISONS, ColumnNode, Literal, Node
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
 _SIGNS: Final = re.compile(r"\\?.", re.DOTALL)
 """Of LIKE: a sign, or one behind a backslash."""
@@ -38,10 +38,6 @@ class _Bound:
 
     def cast(self, kind: pa.DataType) -> pc.Expression:
         """The values as another type, which holds them; for a float the nearest ones."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-        from pyarrow import types
-
         if isinstance(self.node, Literal):
             return pc.scalar(_constant(self.node.value, kind))
         if kind == self.kind:
@@ -63,10 +59,6 @@ def bind(node: Node, columns: pa.Schema) -> pc.Expression:
 
 
 def _bind(node: Node, columns: pa.Schema) -> _Bound:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from pyarrow import types
-
     if isinstance(node, ColumnNode):
         return _Bound(node, pc.field(*node.path), _column_type(node, columns))
     if isinstance(node, Literal):
@@ -108,8 +100,6 @@ def _bind(node: Node, columns: pa.Schema) -> _Bound:
 
 
 def _call(name: str, *arguments: pc.Expression) -> pc.Expression:
-    import pyarrow.compute as pc
-
     function: Callable[..., pc.Expression] = getattr(pc, name)
     return function(*arguments)
 
@@ -121,8 +111,6 @@ def _check(fits: bool, found: _Bound, wanted: str) -> None:
 
 def _like(value: pc.Expression, pattern: str) -> pc.Expression:
     """SQL's LIKE. Arrow's own leaves backslashes doubled where it needs no regular expression."""
-    import pyarrow.compute as pc
-
     if "\\" not in pattern:
         return pc.match_like(value, pattern)
     signs = {"%": ".*", "_": "."}
@@ -132,9 +120,6 @@ def _like(value: pc.Expression, pattern: str) -> pc.Expression:
 
 def _compare(name: str, left: _Bound, right: _Bound) -> pc.Expression:
     """NaN equals itself, and is greater than everything else."""
-    import pyarrow.compute as pc
-    from pyarrow import types
-
     kind = _common_type([left, right])
     one, other = left.cast(kind), right.cast(kind)
     if not types.is_floating(kind):
@@ -150,10 +135,6 @@ def _compare(name: str, left: _Bound, right: _Bound) -> pc.Expression:
 
 def _is_in(operands: Sequence[_Bound]) -> pc.Expression:
     """Whether the first one equals one of the others, which are constants."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from pyarrow import types
-
     kind = _common_type(operands)
     first, *others = operands
     value = first.cast(kind)
@@ -167,9 +148,6 @@ def _is_in(operands: Sequence[_Bound]) -> pc.Expression:
 
 def _common_type(operands: Sequence[_Bound]) -> pa.DataType:
     """The type in which values are compared. A text takes that of times or bytes beside it."""
-    import pyarrow as pa
-    from pyarrow import types
-
     texts = [isinstance(one.node, Literal) and isinstance(one.node.value, str) for one in operands]
     kinds = [one.kind for one, text in zip(operands, texts, strict=True) if not text]
     kind = reduce(_wider, kinds) if kinds else pa.string()
@@ -182,9 +160,6 @@ def _common_type(operands: Sequence[_Bound]) -> pa.DataType:
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
     """The type that holds the values of two; of a float and another number a float64."""
-    import pyarrow as pa
-    from pyarrow import types
-
     if one == other:
         return one
     if _is_number(one) and _is_number(other):
@@ -211,8 +186,6 @@ def _computed_types(name: str, left: _Bound, right: _Bound) -> tuple[pa.DataType
 
     Integers and floats have the wider one, and decimals as many digits as they may need.
     """
-    from pyarrow import types
-
     for one in (left, right):
         _check(_is_number(one.kind), one, "a number")
     kind = _wider(left.kind, right.kind)
@@ -235,20 +208,14 @@ def _computed_types(name: str, left: _Bound, right: _Bound) -> tuple[pa.DataType
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    from pyarrow import types
-
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
 def _as_decimal(kind: pa.DataType) -> pa.DataType:
-    from pyarrow import types
-
     return _decimal(_DIGITS[kind.bit_width], 0) if types.is_integer(kind) else kind
 
 
 def _decimal(precision: int, scale: int, *, is_wide: bool = False) -> pa.DataType:
-    import pyarrow as pa
-
     if precision > _MOST_COMPUTED_DIGITS:
         raise ValueError(f"its decimals may have more than {_MOST_COMPUTED_DIGITS} digits")
     is_wide = is_wide or precision > _MOST_DIGITS
@@ -256,8 +223,6 @@ def _decimal(precision: int, scale: int, *, is_wide: bool = False) -> pa.DataTyp
 
 
 def _column_type(node: ColumnNode, columns: pa.Schema) -> pa.DataType:
-    from pyarrow import types
-
     name, *fields = node.path
     if name not in columns.names:
         raise ValueError(f"there is no column {name!r}; there are {', '.join(columns.names)}")
@@ -271,8 +236,6 @@ def _column_type(node: ColumnNode, columns: pa.Schema) -> pa.DataType:
 
 def _literal_type(value: float | Decimal | str) -> pa.DataType:
     """Of whole numbers the first of int32, int64 and a decimal that holds them."""
-    import pyarrow as pa
-
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, str):
@@ -295,9 +258,6 @@ def _literal_type(value: float | Decimal | str) -> pa.DataType:
 
 def _constant(value: float | Decimal | str, kind: pa.DataType) -> pa.Scalar:
     """A constant as a value of a type that holds it."""
-    import pyarrow as pa
-    from pyarrow import types
-
     if isinstance(value, str) and types.is_temporal(kind):
         try:
             return pa.scalar(value).cast(kind)

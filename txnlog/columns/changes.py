@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import pyarrow as pa
+from pyarrow import types
 
 from txnlog.columns.checks import Ids, check_columns, with_defaults
 from txnlog.errors import InvalidSchema
 from txnlog.schema import FormerName, TopicSchema, encode_columns, without_ids
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from txnlog.segments.schema_columns import DEFAULT, children, default_as_text, default_of, id_of
 
 _ANY_CHANGE: Final = "NONE"
 _FOR_OLDER_READERS: Final = ("FORWARD", "FULL")
@@ -38,8 +39,6 @@ def evolve(
 
     Raises InvalidSchema: older records could not be read, or the mode refuses it.
     """
-    import pyarrow as pa
-
     before = known.columns
     renamed = _check_rename(before, rename)
     if columns is None or callable(columns):
@@ -190,7 +189,6 @@ class _Change:
             raise InvalidSchema(f"column {where!r} may be null in older records: it stays nullable")
         if nullable and not one.field.nullable:
             self._refuse_for_older_readers(f"column {where!r} cannot become nullable")
-        import pyarrow as pa
 
         kind = self._changed_type(one.field, after, where)
         if kind is None:
@@ -210,13 +208,8 @@ class _Change:
 
     def _changed_type(self, before: pa.Field, after: pa.Field, where: str) -> Any:  # noqa: ANN401
         """The type of a field that stays; None: its values do not fit the new type."""
-        import pyarrow as pa
-        from pyarrow import types
-
         old, new = before.type, after.type
         if types.is_struct(old) and types.is_struct(new):
-            from txnlog.segments.schema_columns import children
-
             inner = self.fields(children(old), children(new), _id_of(before), f"{where}.", {})
             return pa.struct(inner)
         if types.is_list(old) and types.is_list(new):
@@ -253,7 +246,6 @@ def _name_refusal(name: str) -> InvalidSchema:
 
 
 def _is_wider(before: Any, after: Any) -> bool:  # noqa: ANN401
-    from pyarrow import types
 
     if types.is_decimal(before) and types.is_decimal(after):
         return bool(before.scale == after.scale and before.precision <= after.precision)
@@ -275,22 +267,16 @@ def changed_names(before: TopicSchema, after: TopicSchema) -> frozenset[str]:
 
 
 def _id_of(field: pa.Field) -> int:
-    from txnlog.segments.schema_columns import id_of
-
     number = id_of(field)
     assert number is not None
     return number
 
 
 def _largest_id(field: pa.Field) -> int:
-    from txnlog.segments.schema_columns import children
-
     return max(_id_of(field), *map(_largest_id, children(field.type)), 0)
 
 
 def _default_text(field: pa.Field) -> bytes | None:
-    from txnlog.segments.schema_columns import DEFAULT
-
     text: bytes | None = field.metadata.get(DEFAULT)
     return text
 
@@ -300,8 +286,6 @@ def _metadata(field: pa.Field, kind: pa.DataType) -> dict[bytes, bytes]:
 
     The text of a float is the shortest that means it, and means another as a double.
     """
-    from txnlog.segments.schema_columns import DEFAULT, default_as_text, default_of
-
     metadata: dict[bytes, bytes] = field.metadata
     default = default_of(field)
     if default is None or field.type == kind:

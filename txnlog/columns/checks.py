@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types
 
 from txnlog.errors import InvalidSchema
 from txnlog.schema import RESERVED, TopicSchema, encode_columns
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from txnlog.segments.records import CONVERSION_ERRORS
+from txnlog.segments.schema_columns import DEFAULT, FIELD_ID, default_as_text, default_of
 
 _MAX_COLUMNS = 4096
 _MAX_DEPTH = 16
@@ -50,8 +52,6 @@ def with_defaults(
 
     Raises InvalidSchema: one is not a value of its column, or the column cannot have one.
     """
-    from txnlog.segments.schema_columns import DEFAULT
-
     if defaults is not None and not isinstance(defaults, Mapping):
         raise InvalidSchema(f"defaults must be a mapping of columns to values, not {defaults!r}")
     fields = []
@@ -68,18 +68,11 @@ def with_defaults(
             f"there is a default for {unknown[0]!r}, which is not a column; there are "
             f"{', '.join(columns.names)}"
         )
-    import pyarrow as pa
 
     return pa.schema(fields)
 
 
 def _default_text(field: pa.Field, value: object) -> bytes:
-    import pyarrow as pa
-    from pyarrow import types
-
-    from txnlog.segments.records import CONVERSION_ERRORS
-    from txnlog.segments.schema_columns import default_as_text
-
     given: Any = value
     try:
         given = given.as_py() if isinstance(given, pa.Scalar) else given
@@ -103,11 +96,6 @@ def _default_text(field: pa.Field, value: object) -> bytes:
 
 
 def _check_default(field: pa.Field, key: Sequence[str]) -> None:
-    from pyarrow import types
-
-    from txnlog.segments.records import CONVERSION_ERRORS
-    from txnlog.segments.schema_columns import DEFAULT, default_as_text, default_of
-
     text = field.metadata[DEFAULT]
     if field.name in key:
         raise InvalidSchema(f"column {field.name!r} is part of the key and can have no default")
@@ -131,10 +119,6 @@ def _check_default(field: pa.Field, key: Sequence[str]) -> None:
 
 def check_columns(columns: object, ids: Ids) -> pa.Schema:
     """Columns with ids, and with checked names and types. Raises InvalidSchema."""
-    import pyarrow as pa
-
-    from txnlog.segments.schema_columns import DEFAULT
-
     if not isinstance(columns, pa.Schema):
         kind = type(columns).__name__
         hint = "; frame.limit(0).toArrow().schema has that of Spark's frame"
@@ -203,11 +187,8 @@ def _check_names(names: Sequence[str], what: str) -> None:
 
 def _check_field(field: pa.Field, path: str, ids: Ids, depth: int) -> pa.Field:
     """The field with an id, and with types of the usual layout."""
-    import pyarrow as pa
-
     if depth > _MAX_DEPTH:
         raise InvalidSchema(f"column {path!r} is nested more than {_MAX_DEPTH} levels deep")
-    from txnlog.segments.schema_columns import FIELD_ID
 
     number = ids.next()
     checked = _check_type(field.type, path, ids, depth)
@@ -215,8 +196,6 @@ def _check_field(field: pa.Field, path: str, ids: Ids, depth: int) -> pa.Field:
 
 
 def _check_type(kind: Any, path: str, ids: Ids, depth: int) -> Any:  # noqa: ANN401
-    import pyarrow as pa
-    from pyarrow import types
 
     if types.is_dictionary(kind):
         return _check_type(kind.value_type, path, ids, depth)
@@ -272,8 +251,6 @@ def _refusal(path: str, kind: object, instead: str | None) -> InvalidSchema:
 
 
 def _check_key(columns: pa.Schema, key: object) -> tuple[str, ...]:
-    from pyarrow import types
-
     if key is None:
         return ()
     if isinstance(key, str) or not isinstance(key, Sequence):

@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from txnlog.columns.bind import bind
 from txnlog.columns.expressions import columns_of, evaluate, parse
 from txnlog.config import CONSTRAINT
 from txnlog.errors import InvalidConfig
 from txnlog.schema import TopicSchema
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.compute as pc
+from txnlog.segments.schema_columns import default_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +34,6 @@ class Constraint:
 
         Raises ArrowException: it has no value for some row, as where a sum overflows.
         """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         passes = evaluate(self.expression, rows).fill_null(True)
         at = pc.index(passes, pa.scalar(False)).as_py()
         return None if at < 0 else int(at)
@@ -64,10 +60,6 @@ def check_constraints(
     ``known`` are the names so far, ``moved`` those that meant others; ``given`` the settings that
     were made for these. What was there before with its columns may refuse their defaults.
     """
-    import pyarrow as pa
-
-    from txnlog.segments.schema_columns import default_of
-
     constraints = constraints_of(config, schema)
     defaults = {field.name: default_of(field) for field in (schema.columns if constraints else ())}
     row = {name: pa.array([value]) for name, value in defaults.items() if value is not None}
@@ -96,8 +88,6 @@ def check_constraints(
 
 @lru_cache(maxsize=64)
 def _bound(settings: tuple[tuple[str, str], ...], schema: TopicSchema) -> tuple[Constraint, ...]:
-    import pyarrow as pa
-
     columns = schema.scan_columns
     columns = pa.schema([columns.field(name) for name in schema.columns.names])
     nulls = pa.RecordBatch.from_arrays(
