@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+import pyarrow as pa
 
 from txnlog import errors
 from txnlog.admin.rewrite import RewriteTask, TaskRunner
@@ -15,7 +16,6 @@ from txnlog.spark.registration import register
 from txnlog.store import Store, open_store
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Row, SparkSession
 
     from txnlog.admin.maintenance import MaintenanceStep
@@ -113,8 +113,6 @@ class _Worker:
         self._tasks = tasks
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 failed = ""

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from txnlog import __version__
 from txnlog.errors import InvalidOption, TxnlogError
-from txnlog.spark.options.store_options import store_options
+from txnlog.spark.options.store_options import open_at, store_options
 from txnlog.spark.registration import register
 from txnlog.spark.source import reads_streams
 from txnlog.spark.transactions.row_budget import BATCH_BYTES, UNBOUNDED
@@ -21,7 +23,6 @@ from txnlog.state.transaction import IDLE, expire
 from txnlog.store import Store, open_store
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 RECORDS = 1_000
@@ -291,10 +292,6 @@ class _Worker:
         self._address = store.storage.address()
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        from txnlog.spark.options.store_options import open_at
-
         for _ in batches:
             store_id = error = ""
             try:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from txnlog.clock import SystemClock
+from txnlog.errors import ProducerFenced
 from txnlog.spark.batch.tasks import group_ranges
 from txnlog.spark.batch.worker_objects import spare_modules
 from txnlog.storage.base import Storage
@@ -108,8 +110,6 @@ def _check_not_replaced(storage: Storage, begun: TransactionRef) -> None:
     runs: this check, and the write's own that the transaction stays the same, make it impossible to
     commit one read's records with another's offsets.
     """
-    from txnlog.clock import SystemClock
-    from txnlog.errors import ProducerFenced
     from txnlog.log.transaction_log import TransactionLog
     from txnlog.state.transaction import Status
 

@@ -6,6 +6,10 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as sf
+from pyspark.sql import types
+from pyspark.sql.types import IntegerType, StructField, StructType
+
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.inspect.describe import describe_or_error
 from txnlog.schema import PARTITION
@@ -83,7 +87,6 @@ def shuffle_by_partition(
             "doubled. Shuffle frame.localCheckpoint(), which is computed once, or give "
             "allow_nondeterministic=True"
         )
-    from pyspark.sql.types import IntegerType, StructField, StructType
 
     partition = "partition" if spec is None or spec.schema is None else PARTITION
     kept = [field for field in frame.schema.fields if field.name != partition]
@@ -145,9 +148,6 @@ def _content(frame: DataFrame) -> Column:
     A sum of floating-point numbers depends on their order, and so does what is in an array: they
     are left out, as maps are, which have no hash.
     """
-    from pyspark.sql import functions as sf
-    from pyspark.sql import types
-
     from txnlog.spark.batch.native_read import quote
 
     exact = (

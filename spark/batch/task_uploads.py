@@ -19,12 +19,12 @@ from txnlog.spark.batch.provenance import CommitScope
 from txnlog.spark.batch.worker_objects import spare_modules
 from txnlog.spark.batch.write_plan import WritePlan
 from txnlog.store import Store
+from txnlog.write.segment_uploads import SegmentUploader, UploadBudget
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from txnlog.spark.batch.rows_to_records import TopicRecords
-    from txnlog.write.segment_uploads import SegmentUploader
 
 
 @dataclass
@@ -97,8 +97,6 @@ class _TopicUploaders:
     """The uploaders of one task, one for each topic, within one budget of memory and files."""
 
     def __init__(self, plan: WritePlan) -> None:
-        from txnlog.write.segment_uploads import UploadBudget
-
         self._store = plan.store
         self._options = plan.options
         self._seed = plan.seed
@@ -113,7 +111,6 @@ class _TopicUploaders:
 
     def _open(self, topic: str) -> tuple[TopicRecords, SegmentUploader]:
         from txnlog.spark.batch.rows_to_records import TopicRecords
-        from txnlog.write.segment_uploads import SegmentUploader
 
         spec = self._specs.get(topic) or self._store.logs.topic_spec(topic)
         if spec.schema is not None and topic not in self._specs:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from txnlog.spark.batch import commit, provenance
+from txnlog.spark.batch.commit import put_staged
 from txnlog.spark.batch.provenance import CommitScope
 from txnlog.spark.batch.task_uploads import Uploaded, check_segments, discard_unplaced, upload
 from txnlog.spark.batch.write_plan import WritePlan, plan_write
@@ -92,8 +93,6 @@ class TxnlogWriter(DataSourceArrowWriter):
         scope = _scope_of(options, self._continued, self._columns_tell)
         segments = check_segments(store, messages, scope)
         if options.staging is not None:
-            from txnlog.spark.batch.commit import put_staged
-
             put_staged(store.storage, options.staging, segments)
         elif options.transactional_id is not None:
             if segments or self._continued:

@@ -22,6 +22,7 @@ from pyspark.sql.types import BinaryType, DataType, NullType, StringType
 from txnlog.spark.batch.catalyst import Java, analyzed_plan, kind, sequence
 from txnlog.spark.batch.native_read import quote
 from txnlog.spark.batch.read_frame import BATCH_ROWS
+from txnlog.spark.batch.typed_rows import arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -102,8 +103,6 @@ def _share_bytes(frame: DataFrame) -> int | None:
 
 def _width(of: DataType) -> int | None:
     """The most bytes of a value in Arrow, of a text what is beside it; None: there is no most."""
-    from txnlog.spark.batch.typed_rows import arrow_type
-
     if isinstance(of, StringType | BinaryType | NullType):
         return 8
     arrow = arrow_type(of)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from txnlog.admin.dry_run import writes
+from txnlog.admin.dry_run import logs_for, writes
 from txnlog.admin.found import Found
 from txnlog.admin.resets import ResetTarget, Target, plan_reset
 from txnlog.arguments import names_wrong_arguments
@@ -297,7 +297,6 @@ class GroupAdmin:
         Raises:
             InvalidOption: ``older_than_ms`` is no number of at least 0.
         """
-        from txnlog.admin.dry_run import logs_for
         from txnlog.admin.expiry import expire_groups, times_when_needed
 
         logs = logs_for(self._logs, dry_run=dry_run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from txnlog.admin.dry_run import writes
+from txnlog.admin.dry_run import logs_for, writes
 from txnlog.arguments import names_wrong_arguments
 from txnlog.log.open_logs import Logs
 
@@ -71,7 +71,6 @@ class MaintenanceAdmin:
             CorruptRecord: a segment is damaged; all that was not to be merged with it is merged.
             StorageError: some of it may be done; call it again.
         """
-        from txnlog.admin.dry_run import logs_for
         from txnlog.admin.merge_topic import merge_topic
 
         return [*merge_topic(logs_for(self._logs, dry_run=dry_run), topic, dry_run=dry_run)]

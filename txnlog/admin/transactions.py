@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from txnlog.admin.dry_run import writes
+from txnlog.admin.dry_run import logs_for, writes
 from txnlog.admin.found import Found
 from txnlog.arguments import names_wrong_arguments
 from txnlog.config import check_whole_number
@@ -317,7 +317,6 @@ class TransactionAdmin:
         Raises:
             StorageError: some may have been ended; call it again.
         """
-        from txnlog.admin.dry_run import logs_for
         from txnlog.admin.expiry import Expiry, tend_ids, times_when_needed
 
         logs = logs_for(self._logs, dry_run=dry_run)
@@ -349,7 +348,6 @@ class TransactionAdmin:
             InvalidOption: ``older_than_ms`` is no number of at least 0.
             StorageError: some may have expired; call it again.
         """
-        from txnlog.admin.dry_run import logs_for
         from txnlog.admin.expiry import Expiry, tend_ids, times_when_needed
 
         logs = logs_for(self._logs, dry_run=dry_run)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from txnlog.clock import Clock, SystemClock
 from txnlog.errors import InvalidOption, InvalidRecord, InvalidSchema, UnknownSchema
@@ -351,7 +352,6 @@ def _where(chosen: pa.Array, values: pa.Array) -> pa.Array:
     """The values where it is true, and null elsewhere: mostly all are."""
     if chosen.true_count == 0:
         return pa.nulls(len(values), pa.binary())
-    import pyarrow.compute as pc
 
     return pc.if_else(chosen, values, None)
 

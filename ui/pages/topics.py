@@ -10,7 +10,7 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from txnlog.config import topic_setting
+from txnlog.config import topic_setting, topic_settings
 from txnlog.errors import TxnlogError
 from txnlog.inspect.describe import describe_segments_within
 from txnlog.inspect.descriptions import ProducerDescription, SegmentDescription, StableOffset
@@ -83,8 +83,6 @@ def show_topic(console: Console, request: Request) -> Response:
 
 def show_settings(console: Console, request: Request) -> Response:
     """A topic's settings, and where each comes from."""
-    from txnlog.config import topic_settings
-
     topic = console.store.topics.describe(request.path_params["topic"])
     return console.page(
         request,
