@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
+import txnlog
 from txnlog.cli.input.config_file import Settings, read_settings
 from txnlog.cli.input.options import CONFIG_VARIABLE, STORE_VARIABLE, Format
 from txnlog.cli.input.storage_options import parse_storage_options
 from txnlog.cli.output.output import Output
+from txnlog.errors import StoreExists, StoreNotFound
 
 if TYPE_CHECKING:
     from txnlog.store import Store
@@ -102,8 +104,6 @@ class Session:
 
         Raises BadParameter if none is named, and what ``txnlog.open`` raises.
         """
-        import txnlog
-
         return txnlog.open(self.named_url(), storage_options=self.storage_options)
 
     def create_store(self, config: Mapping[str, str], *, if_not_exists: bool) -> Store:
@@ -112,8 +112,6 @@ class Session:
         Raises BadParameter if none is named, StoreExists if it is there and need not be new, and
         what ``txnlog.open`` raises.
         """
-        import txnlog
-
         if not if_not_exists:
             self.refuse_existing()
         options = self.storage_options
@@ -121,9 +119,6 @@ class Session:
 
     def refuse_existing(self) -> None:
         """Raise StoreExists if the store is there, and what ``txnlog.open`` raises."""
-        import txnlog
-        from txnlog.errors import StoreExists, StoreNotFound
-
         try:
             found = txnlog.open(self.named_url(), storage_options=self.storage_options)
         except StoreNotFound:

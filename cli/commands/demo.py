@@ -17,6 +17,7 @@ from txnlog.cli.output.escape import bytes_to_json, escape_bytes
 from txnlog.cli.output.fields import Field, flag, number, text
 from txnlog.cli.output.streams import flush
 from txnlog.cli.session import Session
+from txnlog.errors import StoreExists
 
 if TYPE_CHECKING:
     from txnlog.producer import Producer
@@ -135,7 +136,6 @@ def _find_place(named: str | None) -> Iterator[str]:
 def _fill(url: str, storage_options: dict[str, object]) -> Demo:
     """Raises StoreExists if the store has topics already; nothing is changed then."""
     import txnlog
-    from txnlog.errors import StoreExists
     from txnlog.names import TopicPartition
 
     store = txnlog.open(url, create=True, storage_options=storage_options)

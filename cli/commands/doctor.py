@@ -17,6 +17,7 @@ from txnlog.cli.output.escape import escape_text
 from txnlog.cli.output.fields import Field, number, text
 from txnlog.cli.output.streams import FAILURE, HANGING, DamageFound, warn
 from txnlog.cli.session import Session
+from txnlog.errors import NotEnoughReplicas, OutdatedController
 
 if TYPE_CHECKING:
     from txnlog.doctor.findings import Finding
@@ -135,7 +136,6 @@ def examine_store(
       txnlog doctor orders --deep --no-probe
     """
     age_ms = None if orphan_age is None else parse_duration(orphan_age)
-    from txnlog.errors import NotEnoughReplicas, OutdatedController
     from txnlog.hooks import registered
 
     try:

@@ -10,6 +10,7 @@ from txnlog.cli.input.storage_options import parse_storage_options
 from txnlog.cli.output.fields import Field, number, text
 from txnlog.cli.session import Session
 from txnlog.cli.verbs import verb_group
+from txnlog.errors import require_package
 
 if TYPE_CHECKING:
     from txnlog.results import TablePublication
@@ -89,8 +90,6 @@ def _publish_iceberg(
     table: str,
     location: str | None,
 ) -> TablePublication:
-    from txnlog.errors import require_package
-
     require_package("pyiceberg", "iceberg")
     from txnlog.tables.iceberg import open_catalog
 

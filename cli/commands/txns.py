@@ -28,9 +28,9 @@ from txnlog.cli.output.streams import HANGING, warn
 from txnlog.cli.output.transaction_fields import REF, SUMMARY, print_transaction, transaction_ref
 from txnlog.cli.session import Session
 from txnlog.cli.verbs import verb_group
+from txnlog.errors import CorruptTransactionState, TxnlogError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
-    from txnlog.errors import TxnlogError
     from txnlog.inspect.descriptions import (
         HangingTransaction,
         ProducerDescription,
@@ -277,8 +277,6 @@ def explain_stable_offset(
 
 def _find_held(store: Store) -> Iterator[StableOffset | TxnlogError]:
     """All partitions of all topics whose stable offset is before their end."""
-    from txnlog.errors import TxnlogError, UnknownTopicOrPartition
-
     for topic in store.topics.list():
         try:
             yield from (
@@ -361,7 +359,6 @@ def abort_transaction(
       txnlog txns abort etl-1 --reason "its host is gone" --yes
       txnlog txns abort etl-1 --force
     """
-    from txnlog.errors import CorruptTransactionState
     from txnlog.state.transaction import Status
 
     store = session.open_store(dry_run=dry_run)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from txnlog.cli.input.assignments import parse_pair
+from txnlog.errors import InvalidSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +30,6 @@ def parse_schema(text: str) -> WrittenColumns:
     """Columns in words; without a space it is the name of a file. Raises BadParameter."""
     from txnlog.columns.schema_files import read_columns
     from txnlog.columns.schema_words import parse_columns
-    from txnlog.errors import InvalidSchema
 
     try:
         is_path = len(text.split()) == 1 or Path(text).is_file()
@@ -43,7 +43,6 @@ def parse_columns_of(option: str, texts: Sequence[str]) -> WrittenColumns:
     import pyarrow as pa
 
     from txnlog.columns.schema_words import WrittenColumns, parse_columns
-    from txnlog.errors import InvalidSchema
 
     fields: list[pa.Field] = []
     defaults: dict[str, pa.Scalar] = {}
@@ -60,7 +59,6 @@ def parse_columns_of(option: str, texts: Sequence[str]) -> WrittenColumns:
 def parse_defaults(texts: Sequence[str], columns: pa.Schema) -> Mapping[str, pa.Scalar]:
     """Values of ``--default``, by column. Raises BadParameter."""
     from txnlog.columns.schema_words import parse_default
-    from txnlog.errors import InvalidSchema
 
     parsed = {}
     for text in texts:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from txnlog.errors import InvalidOption
+
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -49,7 +51,6 @@ class RecordFilter:
     @classmethod
     def of(cls, key: str | None, grep: str | None, where: Sequence[str] | None) -> RecordFilter:
         """The filter of the options. Raises BadParameter."""
-        from txnlog.errors import InvalidOption
         from txnlog.read.conditions import key_and_text_filter, parse_condition
 
         encoded = None if key is None else key.encode(errors="surrogateescape")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from txnlog.cli.input.places import Target
+from txnlog.errors import InvalidOption, InvalidRecord, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -144,7 +145,6 @@ def check_options(
 
 def check_partitioner(name: str) -> None:
     """Raises BadParameter before a line is read."""
-    from txnlog.errors import InvalidOption
     from txnlog.write.partitioner import check_partitioner
 
     try:
@@ -169,7 +169,6 @@ class Limits:
 def find_limits(store: Store, where: Target) -> Limits:
     """Raises UnknownTopicOrPartition."""
     from txnlog.config import TopicConfig
-    from txnlog.errors import UnknownTopicOrPartition
 
     spec = store.logs.topic_spec(where.topic)
     if where.partition is not None and where.partition >= spec.partitions:
@@ -219,7 +218,6 @@ class RecordInput:
 
     def read_lines(self, stream: BufferedReader | PacedStream) -> Iterator[pa.RecordBatch]:
         """Records of lines, or JSON lines. Raises InvalidRecord, RecordTooLarge."""
-        from txnlog.errors import InvalidRecord
         from txnlog.write import text_records
         from txnlog.write.typed_lines import read_typed_lines
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from txnlog.cli.input.places import parse_target
+from txnlog.errors import ObjectNotFound, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     from txnlog.inspect.descriptions import SegmentDescription
@@ -54,8 +55,6 @@ class SegmentChoice:
         stem = self.name if paths is None else paths.stem
         chosen = [segment for segment in found if segment.name == stem]
         if not chosen:
-            from txnlog.errors import ObjectNotFound
-
             raise ObjectNotFound(
                 f"{self.target} has no segment {self.name!r} in {store.url}; "
                 f"`txnlog segments ls {self.target}` lists them"
@@ -92,8 +91,6 @@ class SegmentChoice:
 
         Nobody needs those of aborted ones: a writer may have placed them when they were gone.
         """
-        from txnlog.errors import ObjectNotFound, UnknownTopicOrPartition
-
         try:
             found = self.find(store)
             return {segment.paths.log for segment in found if segment.outcome != "aborted"}
@@ -102,8 +99,6 @@ class SegmentChoice:
 
 
 def _is_gone(store: Store, path: str) -> bool:
-    from txnlog.errors import ObjectNotFound
-
     try:
         store.storage.size(path)
     except ObjectNotFound:

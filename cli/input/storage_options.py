@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from txnlog.cli.input.assignments import split_assignment
+from txnlog.errors import InvalidOption
 
 _SECRET = re.compile(r"key|secret|token|passw|credential|signature|sas", re.IGNORECASE)
 _SHORTEST_ANYWHERE = 8
@@ -84,8 +85,6 @@ def parse_kafka_options(given: Sequence[str] | None, path: Path | None) -> Mappi
 
 def _read_config(path: Path | None) -> dict[str, str]:
     """A file of options as Kafka's tools have it. Raises InvalidOption."""
-    from txnlog.errors import InvalidOption
-
     if path is None:
         return {}
     try:

@@ -15,6 +15,7 @@ from txnlog.cli.output.record_fields import (
     read_stored,
     show_content,
 )
+from txnlog.errors import UnsupportedCompression
 
 if TYPE_CHECKING:
     from txnlog.inspect.descriptions import SegmentDescription
@@ -100,8 +101,6 @@ class Batch:
 
     @property
     def codec(self) -> str | None:
-        from txnlog.errors import UnsupportedCompression
-
         header = self.dumped.header
         try:
             return None if header is None else header.codec.kafka_name

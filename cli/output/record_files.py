@@ -16,6 +16,7 @@ from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.decoded_text import DecodedText
 from txnlog.cli.output.progress import progress_bar
 from txnlog.cli.output.streams import OutputClosed, flush, warn
+from txnlog.errors import InvalidOption
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +65,6 @@ class RecordFile:
                     f"{named} is not for a terminal: redirect it, or name a file with --to-file"
                 )
             return cls(None, named, encoding, escape_formulas, names)
-        from txnlog.errors import InvalidOption
         from txnlog.read.rows import check_file_format
 
         try:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from txnlog.cli.output.fields import Field, show_time
 from txnlog.cli.output.streams import flush, holding_back, warn, write
+from txnlog.errors import StorageError
 
 if TYPE_CHECKING:
     from txnlog.cli.output.output import Output
-    from txnlog.errors import StorageError
 
 T = TypeVar("T")
 
@@ -53,8 +53,6 @@ def watch_rows(
 
     Raises the errors of the verb; a temporary StorageError after a minute.
     """
-    from txnlog.errors import StorageError
-
     patience = Patience()
     clears = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     while True:

@@ -29,6 +29,7 @@ from txnlog.cli.output.record_template import RecordPrinter
 from txnlog.cli.output.streams import flush
 from txnlog.cli.output.watch import Patience
 from txnlog.cli.session import Session
+from txnlog.errors import StorageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -183,8 +184,6 @@ def _follow(
     consumer: Consumer, interval_s: float, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[Record]:
     """New records, for ever. Raises what the consumer raises; a StorageError after a minute."""
-    from txnlog.errors import StorageError
-
     patience = Patience()
     while True:
         flush()

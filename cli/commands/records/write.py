@@ -36,6 +36,7 @@ from txnlog.cli.input.record_input import (
 from txnlog.cli.output.fields import Field, number, text
 from txnlog.cli.output.streams import flush, warn
 from txnlog.cli.session import Session
+from txnlog.errors import InvalidRecord, RecordTooLarge
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -184,8 +185,6 @@ class _Pace:
 
 def _write(producer: Producer, where: Target, batches: Iterator[pa.RecordBatch]) -> list[Written]:
     """All at once. Raises InvalidRecord, RecordTooLarge."""
-    from txnlog.errors import InvalidRecord, RecordTooLarge
-
     # A flush without a transaction is one entry of one log: all of it shows at once, or nothing.
     try:
         for batch in batches:
@@ -209,8 +208,6 @@ def _write_paced(
 
     However it ends early, it says how many of the input's records are written.
     """
-    from txnlog.errors import InvalidRecord, RecordTooLarge
-
     done = waiting = 0
     rest = "no others"
 

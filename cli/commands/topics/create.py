@@ -13,6 +13,7 @@ from txnlog.cli.input.value_options import parse_subject
 from txnlog.cli.output.confirmation import note_dry_run
 from txnlog.cli.output.topic_fields import print_topic
 from txnlog.cli.session import Session
+from txnlog.errors import TopicAlreadyExists
 
 if TYPE_CHECKING:
     from txnlog.columns.schema_words import WrittenColumns
@@ -101,7 +102,6 @@ def create_topic(
             name: value for name, value in written.defaults.items() if name not in (keys or ())
         }
         defaults = {**known, **parse_defaults(default or (), columns)} or None
-    from txnlog.errors import TopicAlreadyExists
 
     try:
         shown = opened.topics.create(

@@ -10,6 +10,7 @@ from txnlog.cli.input.options import DryRunOption, TopicArgument, YesOption
 from txnlog.cli.output.confirmation import confirm, note_dry_run
 from txnlog.cli.output.topic_fields import print_topic
 from txnlog.cli.session import Session
+from txnlog.errors import UnknownTopicOrPartition
 
 
 def delete_topic(
@@ -31,7 +32,6 @@ def delete_topic(
       txnlog topics delete orders --yes
     """
     opened = session.open_store(dry_run=dry_run)
-    from txnlog.errors import UnknownTopicOrPartition
 
     try:
         doomed = opened.topics.describe(topic)

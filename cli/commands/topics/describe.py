@@ -11,9 +11,9 @@ import typer
 from txnlog.cli.output.damage import DamageReporter
 from txnlog.cli.output.topic_fields import print_topic, put_topic
 from txnlog.cli.session import Session
+from txnlog.errors import TxnlogError, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
-    from txnlog.errors import TxnlogError
     from txnlog.inspect.descriptions import TopicDescription
     from txnlog.store import Store
 
@@ -49,8 +49,6 @@ def _is_pattern(name: str) -> bool:
 
 
 def _describe(store: Store, name: str) -> Iterator[TopicDescription | TxnlogError]:
-    from txnlog.errors import TxnlogError
-
     try:
         yield store.topics.describe(name)
     except TxnlogError as error:
@@ -59,8 +57,6 @@ def _describe(store: Store, name: str) -> Iterator[TopicDescription | TxnlogErro
 
 def _find(store: Store, names: Sequence[str]) -> Iterator[TopicDescription | TxnlogError]:
     """What each name or pattern stands for, in this order and each topic once."""
-    from txnlog.errors import TxnlogError, UnknownTopicOrPartition
-
     shown: set[str] = set()
     for name in names:
         none = True

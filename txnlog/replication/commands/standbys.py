@@ -16,6 +16,7 @@ from txnlog.cli.output.fields import time as time_field
 from txnlog.cli.output.streams import warn
 from txnlog.cli.output.watch import Patience
 from txnlog.cli.session import Session
+from txnlog.errors import StorageError
 
 if TYPE_CHECKING:
     from txnlog.names import TopicPartition
@@ -62,8 +63,6 @@ def follow_store(
 
 def _follow(standby: Follower, interval_s: float) -> Iterator[Followed]:
     """Rounds, for ever. Raises what following raises; a StorageError after a minute."""
-    from txnlog.errors import StorageError
-
     patience = Patience()
     swept_s = -math.inf  # whoever is restarted often sweeps all the same
     while True:
