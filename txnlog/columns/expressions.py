@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+import pyarrow as pa
+
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.compute as pc
 
 MOST_CHARACTERS: Final = 4096
@@ -283,7 +284,6 @@ def _name(kind: str, text: str) -> str:
 
 def evaluate(expression: pc.Expression, batch: pa.RecordBatch) -> pa.Array:
     """The value of an expression for each row. Raises ArrowException."""
-    import pyarrow as pa
     from pyarrow import acero
 
     source = acero.TableSourceNodeOptions(pa.Table.from_batches([batch]))

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from pyarrow import types
+
 from txnlog.schema import TopicSchema
+from txnlog.segments.schema_columns import children, id_of, with_children
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +54,6 @@ def has_become(before: TopicSchema, now: TopicSchema) -> bool:
         before.newest_id,
     ):
         return False
-    from txnlog.segments.schema_columns import id_of
 
     names: dict[int | None, str] = {}
     for former in now.former:
@@ -76,10 +78,6 @@ class _Names:
                 self._gone.setdefault(former.parent, set()).add(former.name.casefold())
 
     def find(self, field: pa.Field, parent: int) -> pa.Field | None:
-        from pyarrow import types
-
-        from txnlog.segments.schema_columns import children, id_of, with_children
-
         number = id_of(field)
         assert number is not None
         if number > self._newest_id:
