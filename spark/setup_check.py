@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from txnlog import __version__
 from txnlog.errors import InvalidOption, TxnlogError
@@ -21,9 +21,6 @@ from txnlog.spark.transactions.row_budget import BATCH_BYTES, UNBOUNDED
 from txnlog.spark.transactions.transaction import transaction
 from txnlog.state.transaction import IDLE, expire
 from txnlog.store import Store, open_store
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 RECORDS = 1_000
 _TASKS = 4

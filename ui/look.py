@@ -15,27 +15,23 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil, inf
 from time import process_time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
+from pyarrow.compute import Expression
 
+from txnlog.clock import Clock
 from txnlog.errors import CorruptRecord
 from txnlog.names import TopicPartition
-from txnlog.read.conditions import keep_matching
+from txnlog.read.conditions import Condition, keep_matching
 from txnlog.read.consumer_reads import ConsumerRecord, each_record
 from txnlog.read.plan import ScanColumns, SegmentRange, matching_ranges, scan_columns
 from txnlog.read.scan_reader import read_each
+from txnlog.read.topic_view import TopicView
 from txnlog.segments.arrays import numbers_of
-
-if TYPE_CHECKING:
-    from pyarrow.compute import Expression
-
-    from txnlog.clock import Clock
-    from txnlog.read.conditions import Condition
-    from txnlog.read.topic_view import TopicView
-    from txnlog.storage.base import Storage
+from txnlog.storage.base import Storage
 
 _MOST_CPU_S: Final = 0.5
 _MOST_S: Final = 1.5

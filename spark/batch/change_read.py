@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructField, StructType
 
@@ -22,9 +22,6 @@ from txnlog.spark.options.read_options import ReadOptions, parse_read
 from txnlog.spark.options.store_options import open_at
 from txnlog.spark.options.task_sizes import TaskSizes
 from txnlog.storage.base import Storage
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _MOST_SHARES = 6
 """Of bits: each task reads the whole range."""

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 from pyarrow import types
+from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
 
 from txnlog.errors import InvalidOption
 from txnlog.spark.batch.determinism import BY_CHANCE
 from txnlog.spark.batch.typed_rows import arrow_type, spark_type
 from txnlog.spark.options.columns import format_columns, meant_names, parse_columns
+from txnlog.store import Store
 from txnlog.values import ValueReader
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from txnlog.store import Store
 
 _RECORD: Final = ("key", "value", "topic", "partition", "offset", "timestamp")
 _HEADERS: Final = "headers"

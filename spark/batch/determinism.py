@@ -23,16 +23,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from txnlog.errors import InvalidOption
 from txnlog.spark.batch.catalyst import Java, analyzed_plan, kind, sequence
 from txnlog.spark.batch.provenance import QUERY_ID
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 BY_CHANCE = "txnlog.by-chance"
 """In the metadata of what ``mapInArrow`` returns: the name of what need not repeat."""

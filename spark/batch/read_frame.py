@@ -6,14 +6,19 @@ The rows are the same; the speed is not.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from txnlog.errors import InvalidOption
+from txnlog.read.plan import SegmentRange
 from txnlog.spark.batch.hadoop_files import HadoopRoot, find_root, say_how
 from txnlog.spark.batch.native_read import MOST_RUNS, NativeReader, Run, plan_runs
-from txnlog.spark.batch.pinned_read import spans_of
+from txnlog.spark.batch.pinned_read import PinnedRead, spans_of
 from txnlog.spark.batch.planned_files import JavaClasses, why_not
 from txnlog.spark.batch.provenance import Origin, column_metadata, format_origin, leave_note_alone
 from txnlog.spark.batch.row_schema import read_schema
@@ -25,20 +30,9 @@ from txnlog.spark.options.option_names import (
     PINNED_SPANS,
 )
 from txnlog.spark.options.positions import offsets_json
+from txnlog.spark.options.read_options import ReadOptions
 from txnlog.spark.options.task_sizes import TaskSizes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-    from txnlog.read.plan import SegmentRange
-    from txnlog.spark.batch.pinned_read import PinnedRead
-    from txnlog.spark.options.read_options import ReadOptions
-    from txnlog.storage.base import Storage
-
+from txnlog.storage.base import Storage
 
 BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
@@ -95,8 +89,6 @@ def read_frame(
 
 def _no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
     """Nothing, of no task."""
-    from pyspark.sql import DataFrame
-
     session: Any = spark._jsparkSession  # noqa: SLF001 - PySpark's own makes tasks
     none = JavaClasses(spark)("java.util.List").of()
     return DataFrame(session.createDataFrame(none, session.parseDataType(schema.json())), spark)

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as sf
-from pyspark.sql import types
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from txnlog.errors import InvalidOption, TxnlogError, UnknownTopicOrPartition
 from txnlog.inspect.describe import describe_or_error
+from txnlog.log.uploads import TopicSpec
 from txnlog.schema import PARTITION
 from txnlog.spark.batch.determinism import chances
 from txnlog.spark.batch.write_plan import check_columns, draw_seed, name_as_in_topic
 from txnlog.spark.options.option_values import check_positive
 from txnlog.store import Store, open_store
 from txnlog.write.partitioner import DEFAULT_PARTITIONER, check_partitioner
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
-
-    from txnlog.log.uploads import TopicSpec
 
 
 def shuffle_by_partition(

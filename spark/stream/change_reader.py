@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from txnlog.read.changed_rows import ChangeColumns
 from txnlog.spark.batch.change_read import ChangeTaskReader, feed_tasks
 from txnlog.spark.options.stream_options import StreamOptions
 from txnlog.spark.stream.offsets import StreamOffset
 from txnlog.spark.stream.reader import TxnlogStreamReader
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from txnlog.read.changed_rows import ChangeColumns
 
 
 class ChangeStreamReader(TxnlogStreamReader):

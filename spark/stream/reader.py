@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -20,19 +20,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from txnlog.errors import TxnlogError
+from txnlog.read.plan import ScanColumns
 from txnlog.spark.batch.reader import TaskReader, TxnlogPartition
 from txnlog.spark.batch.tasks import group_ranges
 from txnlog.spark.options.store_options import open_at
 from txnlog.spark.options.stream_options import MicroBatchLimits, StreamOptions
 from txnlog.spark.stream.offsets import StreamOffset
 from txnlog.spark.stream.planner import StreamPlanner
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from txnlog.read.plan import ScanColumns
-    from txnlog.storage.base import Storage
-
+from txnlog.storage.base import Storage
 
 _UNKNOWN = {**StreamOffset({}, {}).to_json(), "unknown": True}
 """Where a query begins of which that cannot be told. One that has found no topic yet has read up to

@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from txnlog.config import DEFAULT_TRANSACTION_TIMEOUT_MS
 from txnlog.errors import CommitFailed, ConcurrentTransactions, InvalidOption, TxnlogError
 from txnlog.spark.options.option_values import check_positive
 from txnlog.spark.transactions.transaction import SparkTransaction, transaction
 from txnlog.store import Store, open_store
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _logger = logging.getLogger(__name__)
 

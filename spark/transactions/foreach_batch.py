@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
 
 from txnlog.config import DEFAULT_TRANSACTION_TIMEOUT_MS
 from txnlog.errors import InvalidOption
@@ -11,9 +12,6 @@ from txnlog.spark.batch.provenance import QUERY_ID
 from txnlog.spark.stream.commit_once import default_transactional_id, query_batch
 from txnlog.spark.transactions.transaction import SparkTransaction, transaction
 from txnlog.store import Store, open_store
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def foreach_batch(

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType
 
 from txnlog.errors import InvalidOption, InvalidRecord
+from txnlog.log.uploads import TopicSpec
 from txnlog.schema import DELETED, PARTITION
 from txnlog.spark.batch.native_read import column_of
 from txnlog.spark.batch.write_plan import name_as_in_topic
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-    from txnlog.log.uploads import TopicSpec
 
 
 def rows_to_merge(frame: DataFrame, spec: TopicSpec) -> DataFrame:

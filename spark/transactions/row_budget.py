@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import reduce
 from operator import add, or_
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, DataType, NullType, StringType
 
@@ -23,9 +23,6 @@ from txnlog.spark.batch.catalyst import Java, analyzed_plan, kind, sequence
 from txnlog.spark.batch.native_read import quote
 from txnlog.spark.batch.read_frame import BATCH_ROWS
 from txnlog.spark.batch.typed_rows import arrow_type
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 UNBOUNDED = str((1 << 31) - 1)

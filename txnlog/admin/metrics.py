@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from txnlog.admin.found import Found
 from txnlog.admin.groups import GroupAdmin
@@ -13,13 +13,10 @@ from txnlog.admin.topics import TopicAdmin
 from txnlog.admin.transactions import TransactionAdmin
 from txnlog.errors import TxnlogError
 from txnlog.hooks import registered
+from txnlog.inspect.descriptions import TopicDescription, TransactionDescription
+from txnlog.inspect.group_lag import GroupDescription
 from txnlog.log.open_logs import Logs
 from txnlog.metric import Metric
-
-if TYPE_CHECKING:
-    from txnlog.inspect.descriptions import TopicDescription, TransactionDescription
-    from txnlog.inspect.group_lag import GroupDescription
-
 
 MEANINGS: Final[Mapping[str, str]] = {
     "txnlog_topic_log_entries": "Length of the topic's log.",

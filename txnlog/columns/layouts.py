@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyarrow import types
 
 from txnlog.schema import TopicSchema
 from txnlog.segments.schema_columns import children, id_of, with_children
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # a field of Arrow's cannot be compared with None
