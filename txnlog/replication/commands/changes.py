@@ -334,11 +334,7 @@ def move_controller(
     """
     options = session.storage_options_of(url)
     moved = open_roots(session).move_controller(url, storage_options=options, dry_run=dry_run)
-    with session.output.document() as document:
-        document.fields(MOVED, moved)
-    if moved.untold:
-        warn(f"not told, since they did not answer: {', '.join(moved.untold)}. Run it again later")
-    note_dry_run(dry_run)
+    _print_move(session, moved, dry_run=dry_run)
 
 
 def recover(
@@ -366,20 +362,21 @@ def recover(
     """
     from txnlog.replication import recover_controller
 
-    options = {
-        **session.storage_options_of(controller),
-        **session.storage_options,
-    }
+    options = {**session.storage_options_of(controller), **session.storage_options}
     done = recover_controller(
         *(session.named_url(), controller),
         storage_options=options,
         lost=lost or (),
         dry_run=dry_run,
     )
+    _print_move(session, done, dry_run=dry_run)
+
+
+def _print_move(session: Session, moved: ControllerMove, *, dry_run: bool) -> None:
     with session.output.document() as document:
-        document.fields(MOVED, done)
-    if done.untold:
-        warn(f"not told, since they did not answer: {', '.join(done.untold)}. Run it again later")
+        document.fields(MOVED, moved)
+    if moved.untold:
+        warn(f"not told, since they did not answer: {', '.join(moved.untold)}. Run it again later")
     note_dry_run(dry_run)
 
 
