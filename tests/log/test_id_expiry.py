@@ -20,7 +20,7 @@ from txnlog.producer import Producer
 from txnlog.segments.records import normalize
 from txnlog.state import transaction as transitions
 from txnlog.state.transaction import Status
-from txnlog.storage import open_storage
+from txnlog.storage import envelope, open_storage
 from txnlog.storage.base import Storage
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, HeapStorage, ProcessStopped, VirtualClock
@@ -276,6 +276,64 @@ def test_an_instance_that_sleeps_while_its_id_lives_and_dies(
     producer.commit_transaction()
     assert again.transactions.describe("p").number == 4 + (asleep_at == 2)
     assert values(another(store)) == [b"0", b"1", b"2", b"next"]
+
+
+def removed_while_aborted(store: Store, clock: VirtualClock, transactional_id: str) -> None:
+    """A transaction of which somebody has put PrepareAbort is completed; then its id is removed."""
+    logs = another(store).logs
+    since = logs.transactions.now()
+    logs.settlement.finish(logs.transactions.describe(transactional_id), since)
+    remove_all(another(store), clock)
+    assert store.storage.list_names(f"transactions/{transactional_id}") == []
+
+
+def put_stray(store: Store, number: int, state: transitions.TransactionState) -> None:
+    """What an instance puts that has slept: it stands alone, or beside the like."""
+    path = f"transactions/{state.transactional_id}/{number:020d}.json"
+    assert store.storage.put_if_absent(path, envelope.encode(state))
+
+
+@pytest.mark.rule("hazard 3", "T6")
+@pytest.mark.parametrize("strays", [[2], [1, 2]], ids=str)
+def test_who_knew_an_id_does_not_take_a_stray_for_its_newest_state(
+    store: Store, clock: VirtualClock, strays: list[int]
+) -> None:
+    """Its number may be that of the newest state that a process has seen, or the next one."""
+    begin_with(store, "p", b"late")
+    knew_it_open, knew_it_aborted = another(store), another(store)
+    since = store.logs.transactions.now()
+    head = knew_it_open.logs.transactions.describe("p")
+    assert store.logs.settlement.abort_for_another(head, since) is not None
+    assert knew_it_aborted.transactions.describe("p").log_entry == 2
+    removed_while_aborted(store, clock, "p")
+    late = transitions.prepare_commit(head.state, [], now_ms=1, nonce="late")
+    for number in strays:
+        put_stray(store, number, late if number == 2 else head.state)
+    for process in (knew_it_open, knew_it_aborted, another(store)):
+        with pytest.raises(TransactionalIdNotFound):
+            process.transactions.describe("p")
+
+
+@pytest.mark.rule("hazard 3", "T6")
+def test_a_reader_that_sleeps_while_an_id_is_removed(store: Store, clock: VirtualClock) -> None:
+    """It has listed a state, and would read another one, which was put under its name since."""
+    begin_with(store, "p", b"late")
+    since = store.logs.transactions.now()
+    head = store.logs.transactions.describe("p")
+    assert store.logs.settlement.abort_for_another(head, since) is not None
+    late = transitions.prepare_commit(head.state, [], now_ms=1, nonce="late")
+    slept: list[str] = []
+
+    def sleep(request: str) -> None:
+        if request == f"get transactions/p/{head.number + 1:020d}.json" and not slept:
+            slept.append(request)
+            removed_while_aborted(store, clock, "p")
+            put_stray(store, head.number + 1, late)
+
+    reader = attach(FaultyStorage(store.storage, before_request=sleep), clock=clock)
+    with pytest.raises(TransactionalIdNotFound):
+        reader.transactions.describe("p")
+    assert len(slept) == 1
 
 
 def test_an_id_that_is_used_meanwhile_does_not_expire(store: Store, clock: VirtualClock) -> None:

@@ -52,6 +52,12 @@ def test_an_instance_that_sleeps_until_its_successor_is_settled() -> None:
     run(Case("object store", "commit", "work on", 14, "later"))
 
 
+@pytest.mark.parametrize("at", [17, 19])
+def test_an_instance_that_sleeps_until_its_id_is_removed(at: int) -> None:
+    """It puts its decision under the number that was the newest when others have looked."""
+    assert run(Case("object store", "commit", "remove ids", at)).reached
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", OPERATIONS)
 def test_all_pairs(first: str) -> None:

@@ -157,6 +157,15 @@ def test_a_remover_that_deletes_marks_of_the_next_life(monkeypatch: Patch) -> No
     check_found(monkeypatch, mutate, stalls, "lost")
 
 
+def test_a_reader_that_trusts_a_number_for_ever(monkeypatch: Patch) -> None:
+    """A state that was put when its id was removed passes for the one that it has seen."""
+
+    def mutate(patch: Patch) -> None:
+        patch.setattr(TransactionLog, "_still_known", lambda _, id_: (id_.newest or (0,))[0])
+
+    check_found(monkeypatch, mutate, pairs("commit", "remove ids", "at once"), "aborted read")
+
+
 def test_a_position_that_stops_before_an_aborted_tail(monkeypatch: Patch) -> None:
     """Whoever reads until his position is the end never comes to one."""
     begin = Fetcher.begin

@@ -525,7 +525,7 @@ class Settlement:
                 for name in sorted({(entry.log, entry.name) for entry in entries}):
                     self._logs.log(*name).checkpoint_if_due()
             return Head(head.number + 1, done)
-        newest = self._transactions.head(ref.transactional_id, head.number)
+        newest = self._transactions.head(ref.transactional_id)
         if (
             newest is not None
             and newest.state.ref == done.ref

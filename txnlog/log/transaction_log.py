@@ -72,12 +72,12 @@ class UnreadableState:
 class _KnownId:
     """What saves a process requests about an id that it has met.
 
-    Entries before ``newest`` are not listed again. ``durable``: see ``SequenceLog.durable``.
-    ``told_apart``: its folder is no other id's on a disk that folds case. ``cleaned`` knows which
-    chapters were closed last time.
+    ``newest`` was its newest state, and when: entries before it need not be listed. ``durable``:
+    see ``SequenceLog.durable``. ``told_apart``: its folder is no other id's on a disk that folds
+    case. ``cleaned`` knows which chapters were closed last time.
     """
 
-    newest: int = 0
+    newest: tuple[int, Moment] | None = None
     durable: int = -1
     told_apart: bool = False
     cleaned: SequenceLog | None = None
@@ -108,23 +108,24 @@ class TransactionLog:
         """Every transactional id that has a log, in the order of their names."""
         return list_transactional_ids(self._storage)
 
-    def head(self, transactional_id: str, known: int = 0) -> Head | None:
+    def head(self, transactional_id: str) -> Head | None:
         """The newest state: one listing and one read; None if the id has none.
 
-        Entries older than one that was once found the newest, or than ``known``, are not listed
-        again. If the oldest are gone, one more listing tells whether the id has expired since.
+        Entries older than one that was the newest a moment ago are not listed again. If the oldest
+        are gone, one more listing tells whether the id has expired since.
 
         Raises CorruptTransactionState: the newest state is damaged; other ids are not affected.
         """
         log = self._log(transactional_id)
         id_ = self._known(transactional_id)
-        known = max(known, id_.newest)
         for _ in range(_ATTEMPTS):
+            since = self.now()
+            known = self._still_known(id_)
             listing = log.listing(known)
             if not listing.entries:
                 if known == 0:
                     return None
-                known = 0
+                id_.newest = None
                 continue
             number = listing.entries[-1]
             begun = listing.entries[0] == known and number > 0
@@ -132,7 +133,7 @@ class TransactionLog:
                 begun = False  # a root that leads later may have the beginning of a removed log
             if not begun and self._is_stray(transactional_id, number):
                 return None
-            id_.newest = number
+            id_.newest = number, since
             try:
                 state = self._decode(log, number)
             except ObjectNotFound:
@@ -144,6 +145,8 @@ class TransactionLog:
                     "store's longest timeout has passed, or at once by "
                     f"`txnlog txns abort --force {shlex.quote(transactional_id)}`"
                 ) from error
+            if self._may_be_freed(since) and self._is_stray(transactional_id, number):
+                continue
             return Head(number, state, listing.witnesses.get(number, ()))
         raise CorruptEntry(f"{log.folder} shows entries that cannot be read")
 
@@ -225,6 +228,15 @@ class TransactionLog:
             return None
         return self._storage.modified_ms(path)
 
+    def _still_known(self, id_: _KnownId) -> int:
+        """From which number on an id's log is listed, 0 if nothing is known of it.
+
+        Later the log may have been removed, and a stray stand under a name that was the newest's.
+        """
+        if id_.newest is None or self._may_be_freed(id_.newest[1]):
+            return 0
+        return id_.newest[0]
+
     def _is_stray(self, transactional_id: str, number: int) -> bool:
         """True if the id has expired since entry ``number`` was due.
 
@@ -301,14 +313,16 @@ class TransactionLog:
                 return False
         except ObjectNotFound:
             return False  # the entry before it is gone: what the caller has read is no more
-        self._known(state.transactional_id).durable = log.durable
-        stalled = since.stalled_past(self._freeing.age_ms, self._clock)
-        if not stalled and not self._storage.lists_whole_folders():
-            return True
+        known = self._known(state.transactional_id)
+        known.durable = log.durable
+        looks = self._may_be_freed(since) or self._storage.lists_whole_folders()
         # In this order: the marks are deleted once the copy that an expiry leaves exists.
-        return not (
+        if looks and (
             log.chapters.is_closed(number) or self._is_stray(state.transactional_id, number - 1)
-        )
+        ):
+            return False
+        known.newest = number, since
+        return True
 
     def confirm(self, head: Head) -> None:
         """Make sure that a state which was found in its log is durable.
@@ -344,6 +358,10 @@ class TransactionLog:
     def now(self) -> Moment:
         """This moment: anything read from now on may be built on; see :meth:`put`."""
         return Moment.now(self._clock)
+
+    def _may_be_freed(self, since: Moment) -> bool:
+        """Whether names that were in use at a moment may have been freed since (hazard 3)."""
+        return since.stalled_past(self._freeing.age_ms, self._clock)
 
     def clean(self, transactional_id: str, newest: int) -> None:
         """Close and free what lies before ``newest``, a state of an id that was found the newest.

@@ -378,7 +378,7 @@ class Coordinator:
     def _check_current(self) -> None:
         """Raise ProducerFenced if the id's log has moved on without us."""
         assert self._head is not None
-        newest = self._logs.transactions.head(self.transactional_id, self._head.number)
+        newest = self._logs.transactions.head(self.transactional_id)
         if newest is None or newest.number != self._head.number:
             self._fenced(newest)
 
@@ -559,7 +559,7 @@ class Coordinator:
         self._lost_begin = Head(number, state)
         if not self._logs.transactions.put(number, state, self._since):
             self._lost_begin = None
-            self._fenced(self._logs.transactions.head(self.transactional_id, number))
+            self._fenced(self._logs.transactions.head(self.transactional_id))
         self._adopt(Head(number, state), since)
         self._lost_begin = None
 

@@ -112,6 +112,8 @@ def run(case: Case) -> Ran:
             sleeper.resume()
         footprint = list(first.actor.storage.footprint)
         going = [one for one in made if not one.actor.storage.stopped]
+        for one in going:
+            attempt(one, one.look_again, lost)
         judge(world, going, topics, with_doctor=case.at % 3 == 0)
         for one in going:
             attempt(one, one.go_on, lost)

@@ -33,6 +33,9 @@ class Operation(ABC):
     def act(self) -> None:
         """Do it. Errors of the library that tell somebody that he lost are no faults."""
 
+    def look_again(self) -> None:  # noqa: B027 - most look with all others
+        """What its processes see when both are done, and nobody has looked yet."""
+
     def go_on(self) -> None:  # noqa: B027 - most are done
         """What its process does with what it has, when both are done."""
 

@@ -18,8 +18,10 @@ from tests.support.simulation.pairs.world import (
     SCHEMA,
     STORE_URL,
     TOPICS,
+    Actor,
 )
 from tests.support.simulation.pairs.writing import producer_of, transact
+from txnlog.admin.expiry import tend_ids, times_when_needed
 from txnlog.admin.retention import apply_retention
 from txnlog.config import DAY_MS
 from txnlog.errors import TxnlogError
@@ -268,6 +270,47 @@ class ExpireAll(ExpireIds):
 
     def act(self) -> None:
         self.store.transactions.expire_ids(older_than_ms=1_000)
+
+
+@operation
+class RemoveIds(Operation):
+    """All transactions are ended, and their ids expire and are removed.
+
+    At each of these steps a process looks at the ids, which looks again when all of it is done.
+    """
+
+    name = "remove ids"
+
+    def prepare(self) -> None:
+        self._watching: list[Actor] = []
+
+    def act(self) -> None:
+        logs = self.store.logs
+        self._watch()
+        for transactional_id in logs.transactions.ids():
+            since = logs.transactions.now()
+            head = logs.transactions.head(transactional_id)
+            if head is not None and head.state.open:
+                logs.settlement.abort_for_another(head, since)
+        self._watch()
+        for _ in range(3):
+            self.world.time_ms += LIMITS_MS
+            for _ in tend_ids(logs, times_when_needed(logs), idle_ms=1_000):
+                pass
+            self._watch()
+
+    def look_again(self) -> None:
+        for watching in self._watching:
+            # Each in a copy: what one of them has decided would tell the next one.
+            watching.storage.inner = self.world.storage.copy()
+            began = self.history.tick()
+            watching.saw(watching.store.snapshot(self.topics), "knew the id", began=began)
+
+    def _watch(self) -> None:
+        watching = self.world.actor("watching")
+        for _ in watching.store.transactions.list():
+            pass
+        self._watching.append(watching)
 
 
 @operation
