@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.steps import another, begin_with, elsewhere, new_store, values
 from txnlog.errors import (
+    CommitStateUnknown,
     InvalidTxnState,
     ProducerFenced,
     StorageError,
@@ -278,8 +279,8 @@ def test_an_instance_that_sleeps_while_its_id_lives_and_dies(
     assert values(another(store)) == [b"0", b"1", b"2", b"next"]
 
 
-def removed_while_aborted(store: Store, clock: VirtualClock, transactional_id: str) -> None:
-    """A transaction of which somebody has put PrepareAbort is completed; then its id is removed."""
+def removed_while_decided(store: Store, clock: VirtualClock, transactional_id: str) -> None:
+    """A transaction that is decided is completed by others; then its id is removed."""
     logs = another(store).logs
     since = logs.transactions.now()
     logs.settlement.finish(logs.transactions.describe(transactional_id), since)
@@ -305,7 +306,7 @@ def test_who_knew_an_id_does_not_take_a_stray_for_its_newest_state(
     head = knew_it_open.logs.transactions.describe("p")
     assert store.logs.settlement.abort_for_another(head, since) is not None
     assert knew_it_aborted.transactions.describe("p").log_entry == 2
-    removed_while_aborted(store, clock, "p")
+    removed_while_decided(store, clock, "p")
     late = transitions.prepare_commit(head.state, [], now_ms=1, nonce="late")
     for number in strays:
         put_stray(store, number, late if number == 2 else head.state)
@@ -327,13 +328,34 @@ def test_a_reader_that_sleeps_while_an_id_is_removed(store: Store, clock: Virtua
     def sleep(request: str) -> None:
         if request == f"get transactions/p/{head.number + 1:020d}.json" and not slept:
             slept.append(request)
-            removed_while_aborted(store, clock, "p")
+            removed_while_decided(store, clock, "p")
             put_stray(store, head.number + 1, late)
 
     reader = attach(FaultyStorage(store.storage, before_request=sleep), clock=clock)
     with pytest.raises(TransactionalIdNotFound):
         reader.transactions.describe("p")
     assert len(slept) == 1
+
+
+@pytest.mark.rule("hazard 2", "hazard 3")
+@pytest.mark.condition(23)
+def test_a_stray_in_the_place_of_a_commit_does_not_tell_that_it_was_none(
+    store: Store, clock: VirtualClock
+) -> None:
+    """The commit counted, unanswered; who was to abort it slept, and does so when all is gone."""
+    losing = FaultyStorage(store.storage)
+    producer = begin_with(another(store, losing), "p", b"x")
+    opened = store.logs.transactions.describe("p")
+    losing.faults = dict.fromkeys(range(len(losing.requests), 10_000), Fault.LOSE_RESPONSE)
+    with pytest.raises(CommitStateUnknown):
+        producer.commit_transaction()
+    losing.faults = {}
+    removed_while_decided(store, clock, "p")
+    late = transitions.prepare_abort(opened.state, now_ms=1, nonce="late", fence=True)
+    put_stray(store, opened.number + 1, late)
+    with pytest.raises(CommitStateUnknown, match="cleaned up"):
+        producer.commit_transaction()
+    assert values(another(store)) == [b"x"]
 
 
 def test_an_id_that_is_used_meanwhile_does_not_expire(store: Store, clock: VirtualClock) -> None:

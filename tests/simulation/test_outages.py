@@ -1,7 +1,8 @@
 """The storage is away for a while, longer than any retry: nothing is lost, doubled or mistaken.
 
 One producer, and nobody else: so whatever fails for the storage's sake can be aborted or repeated,
-and it is never fenced. ``test_crash_points`` lets single requests fail; here many in a row do.
+and it is never fenced. Or its successor comes while it does not know an outcome: then it is told
+the true one. ``test_crash_points`` lets single requests fail; here many in a row do.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import Counter
 import pytest
 
 from tests.support.steps import begin
-from txnlog.errors import CommitStateUnknown, InvalidTxnState, StorageError
+from txnlog.errors import CommitStateUnknown, InvalidTxnState, ProducerFenced, StorageError
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.store import Store, attach
@@ -161,3 +162,70 @@ def test_a_producer_that_is_alone_is_never_fenced(first_seed: int) -> None:
         moved = log._state.offset_of(*SOURCE)
         assert (moved.offset if moved else 0) == offset, f"seed {seed}"
     assert min(ends[True], ends[False]) > 20
+
+
+class LateDecisions(FaultyStorage):
+    """Of an id's states no put is answered, and perhaps nothing; some take effect later."""
+
+    def __init__(self, inner: HeapStorage, chance: random.Random) -> None:
+        super().__init__(inner)
+        self.chance = chance
+        self.fails: tuple[str, ...] = ()
+
+    def _fault(self, text: str) -> Fault | None:
+        if " transactions/" not in text or not text.startswith(self.fails or "-"):
+            return None
+        faults = [Fault.FAIL, Fault.LAND_LATE, Fault.LOSE_RESPONSE]
+        return self.chance.choices(faults, [8, 2, 1])[0]
+
+
+def end(outages: LateDecisions, store: Store, producer: Producer) -> tuple[bool, str]:
+    """Ask for an end until it is certain: whether it is a commit, and who has told."""
+    chance, calls = outages.chance, [producer.commit_transaction, producer.abort_transaction]
+    has_successor = False
+    for number in range(20):
+        outages.fails = chance.choice([("put",), ("put",), ("put", "get"), ("",), ()])
+        call = chance.choice(calls)
+        try:
+            call()
+        except (CommitStateUnknown, StorageError):
+            if call == producer.abort_transaction:
+                calls = [call]
+            if chance.random() < 0.3:
+                outages.land()
+            if number and not has_successor and chance.random() < 0.5:
+                has_successor = True
+                store.producer(transactional_id="p").init_transactions()
+        except ProducerFenced:
+            return False, "fenced"
+        except InvalidTxnState:
+            assert call == producer.abort_transaction
+            return True, "too late"
+        else:
+            how = "committed" if call == producer.commit_transaction else "aborted"
+            return how == "committed", how
+    raise AssertionError("no end")
+
+
+@pytest.mark.condition(23)
+@pytest.mark.rule("hazard 2")
+@pytest.mark.parametrize("first_seed", [0, pytest.param(300, marks=pytest.mark.slow)])
+def test_a_producer_in_doubt_is_told_the_truth_though_its_successor_comes(first_seed: int) -> None:
+    """Whichever of its decisions has landed: who is told that it was fenced may write it again."""
+    ends: Counter[str] = Counter()
+    for seed in range(first_seed, first_seed + 300):
+        storage, store = prepare()
+        outages = LateDecisions(storage, random.Random(seed))
+        producer = attach(outages, clock=VirtualClock(seed=seed)).producer(
+            transactional_id="p", delivery_timeout_ms=0
+        )
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("a", b"1")
+        producer.flush()
+        committed, how = end(outages, store, producer)
+        ends[how] += 1
+        outages.land()
+        store.producer(transactional_id="p").init_transactions()
+        assert count_values(storage) == ({("a", b"1"): 1} if committed else {}), f"seed {seed}"
+    assert len(ends) == 4, ends

@@ -334,26 +334,29 @@ class TransactionLog:
         log.confirm(head.number)
         self._known(head.state.transactional_id).durable = log.durable
 
-    def never_counted(self, number: int, state: TransactionState, *, in_doubt: bool) -> bool:
-        """True if ``state``, whose :meth:`put` returned False, was certainly never the id's state.
+    def has_counted(self, number: int, state: TransactionState, *, in_doubt: bool) -> bool | None:
+        """Whether a decision, whose :meth:`put` returned False, was the id's state; None: unknown.
 
-        That is so if the entry is somebody else's, or ours without a successor that follows from
-        it: then the name had been freed by cleaning. If the entry is gone, or has its successor, it
-        may have been the state; also if an earlier put of it is ``in_doubt``, since that one may
-        have come before the cleaning.
+        It was if its completion follows, which has its nonce. It was not if the entry is somebody
+        else's, or ours without a successor that follows from it: then the name had been freed by
+        cleaning. If the entry is gone, it may have been; also if an earlier put of it is
+        ``in_doubt``, since that one may have come before the cleaning.
         """
         log = self._log(state.transactional_id)
         try:
             found = self._decode(log, number)
         except ObjectNotFound:
-            return False
+            return None
         if found.nonce != state.nonce:
-            return True
+            # Who has slept may have put another one there since.
+            return None if in_doubt and self._is_stray(state.transactional_id, number) else False
         try:
             later = self._decode(log, number + 1)
         except ObjectNotFound:
-            return not in_doubt
-        return not may_follow(later, state)
+            return None if in_doubt else False
+        if later.nonce == state.nonce:
+            return True
+        return None if may_follow(later, state) else False
 
     def now(self) -> Moment:
         """This moment: anything read from now on may be built on; see :meth:`put`."""

@@ -63,7 +63,8 @@ class _Decision:
     """A decision that was or is about to be put; kept so that an unknown outcome can be learnt.
 
     It is ``in_doubt`` if a put of it failed, which may have landed. If ``cleaned_up``, the outcome
-    can no longer be learnt, and the decision must not be put again.
+    can no longer be learnt, and the decision must not be put again. ``instead_of``: the commit in
+    doubt that an abort is to prevent; it may have landed first.
     """
 
     number: int
@@ -71,6 +72,7 @@ class _Decision:
     since: Moment
     in_doubt: bool = False
     cleaned_up: bool = False
+    instead_of: _Decision | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,8 +434,7 @@ class Coordinator:
             newest = self._logs.transactions.head(self.transactional_id)
             if newest is not None and newest.number >= decision.number:
                 return self._end()
-            self._decision = None
-        if self._decision is None:
+        if decision is None or decision.state.outcome is Outcome.COMMIT:
             if not self.state.open:
                 return Outcome.ABORT
             self._decide(
@@ -465,7 +466,8 @@ class Coordinator:
 
     def _decide(self, state: TransactionState) -> None:
         assert self._head is not None
-        self._decision = _Decision(self._head.number + 1, state, self._since)
+        number, instead_of = self._head.number + 1, self._decision
+        self._decision = _Decision(number, state, self._since, instead_of=instead_of)
 
     def _put_decision(self) -> None:
         decision = self._decision
@@ -473,12 +475,26 @@ class Coordinator:
         if decision.cleaned_up:
             self._refuse_to_tell(decision)
         transactions = self._logs.transactions
-        since = self._logs.transactions.now()
+        since = transactions.now()
+        newest: Head | None = None
+        settled: Head | None = None
+        counted: bool | None = False
         try:
-            ours = transactions.put(decision.number, decision.state, decision.since)
-            newest = None if ours else transactions.head(self.transactional_id)
-            if newest is not None:
-                transactions.confirm(newest)
+            if transactions.put(decision.number, decision.state, decision.since):
+                settled = Head(decision.number, decision.state)
+            else:
+                newest = transactions.head(self.transactional_id)
+                if newest is not None:
+                    transactions.confirm(newest)
+                commit = decision.instead_of or decision
+                if newest is not None and _settles(newest.state, decision.state):
+                    settled = newest
+                elif commit.state.outcome is Outcome.COMMIT:
+                    counted = transactions.has_counted(
+                        commit.number, commit.state, in_doubt=commit.in_doubt
+                    )
+                    if counted:
+                        settled = Head(commit.number, commit.state)
         except BaseException as error:
             self._decision = replace(decision, in_doubt=True)
             if not isinstance(error, StorageError):
@@ -489,35 +505,17 @@ class Coordinator:
                 f"Nothing was deleted; call {what}_transaction() again to learn the outcome, or "
                 "init_transactions() with the same transactional id, which settles it"
             ) from error
-        if ours:
-            self._adopt(Head(decision.number, decision.state), since)
-            self.decided = decision.state.outcome
-            self._decision = None
-            return
-        self._decision = None
-        if newest is None or not _follows(newest.state, decision.state):
-            if newest is not None and _committed_after_all(newest.state, decision.state):
-                self._adopt(newest, since)
-                self.decided = Outcome.COMMIT
-                return
-            self._check_never_counted(decision)
-            self._fenced(newest)
-        else:
-            # It had landed already, and another process has completed it for us.
-            self._adopt(newest, since)
-            self.decided = decision.state.outcome
-
-    def _check_never_counted(self, decision: _Decision) -> None:
-        """Raise CommitStateUnknown if the decision may have counted and was cleaned up since.
-
-        After a stall longer than the cleaning age there may be nothing left to distinguish a put in
-        time from one under a freed name (hazards 2 and 3).
-        """
-        if decision.state.outcome is Outcome.COMMIT and not self._logs.transactions.never_counted(
-            decision.number, decision.state, in_doubt=decision.in_doubt
-        ):
-            self._decision = replace(decision, cleaned_up=True)
+        if counted is None:
+            # After a stall longer than the cleaning age there may be nothing left to distinguish a
+            # put in time from one under a freed name (hazards 2 and 3).
+            self._decision = replace(decision, in_doubt=True, cleaned_up=True)
             self._refuse_to_tell(decision)
+        if settled is None:
+            self._decision = None
+            self._fenced(newest)
+        self._adopt(settled, since)
+        self.decided = settled.state.outcome
+        self._decision = None
 
     @staticmethod
     def _refuse_to_tell(decision: _Decision) -> NoReturn:
@@ -575,7 +573,7 @@ class Coordinator:
         self._head = head
         self._since = since
 
-    def _fenced(self, newest: Head | None) -> None:
+    def _fenced(self, newest: Head | None) -> NoReturn:
         ref = self.state.ref
         if newest is not None:
             transitions.check_owner(newest.state, ref.producer_id, ref.producer_epoch)
@@ -602,20 +600,18 @@ class Coordinator:
             _logger.warning("old states of %r were not cleaned: %s", self.transactional_id, error)
 
 
-def _follows(newest: TransactionState, decision: TransactionState) -> bool:
-    """True if ``newest`` follows from ``decision``: the same transaction and outcome."""
+def _settles(newest: TransactionState, decision: TransactionState) -> bool:
+    """True if ``newest`` tells how the transaction of ``decision`` has ended.
+
+    It had landed already, and another process has completed it for us; or it is an abort, and too
+    late: the commit before it, thought lost, has landed.
+    """
+    if newest.ref.key != decision.ref.key:
+        return False
+    if decision.outcome is Outcome.ABORT and newest.outcome is Outcome.COMMIT:
+        return True
     return (
-        newest.ref.key == decision.ref.key
-        and newest.producer_epoch == decision.producer_epoch
+        newest.producer_epoch == decision.producer_epoch
         and newest.outcome is decision.outcome
         and newest.entries == decision.entries
-    )
-
-
-def _committed_after_all(newest: TransactionState, decision: TransactionState) -> bool:
-    """True if an abort is too late: the commit before it, thought lost, has landed."""
-    return (
-        newest.ref.key == decision.ref.key
-        and decision.outcome is Outcome.ABORT
-        and newest.outcome is Outcome.COMMIT
     )
