@@ -26,13 +26,18 @@ DAY_MS = 24 * 3_600_000
 
 
 class Outages(FaultyStorage):
-    """Requests fail, with or without effect, while ``left`` is not 0, and begin to by chance."""
+    """Requests fail while ``left`` is not 0, and begin to by chance; some take effect, or late."""
 
     def __init__(self, inner: HeapStorage, chance: random.Random) -> None:
         super().__init__(inner)
         self.chance = chance
         self.rate = 0.0
         self.left = 0
+
+    def _before(self, text: str) -> None:
+        super()._before(text)
+        if self.in_flight and self.chance.random() < 0.1:
+            self.land()
 
     def _fault(self, text: str) -> Fault | None:  # noqa: ARG002 - by chance, not by name
         if not self.left and self.chance.random() < self.rate:
@@ -41,7 +46,8 @@ class Outages(FaultyStorage):
         if not self.left:
             return None
         self.left -= 1
-        return self.chance.choice([Fault.FAIL, Fault.FAIL, Fault.LOSE_RESPONSE])
+        faults = [Fault.FAIL, Fault.LOSE_RESPONSE, Fault.LAND_LATE]
+        return self.chance.choices(faults, [8, 1, 2])[0]
 
 
 def prepare() -> tuple[HeapStorage, Store]:
@@ -88,9 +94,74 @@ def test_an_abort_after_a_topic_joined_in_doubt() -> None:
     assert count_values(storage) == {("a", b"2"): 1}
 
 
+class LatePuts(FaultyStorage):
+    """Puts of an id's states fail while it is ``away``, and the first one takes effect late."""
+
+    def __init__(self, inner: HeapStorage) -> None:
+        super().__init__(inner)
+        self.away = False
+        self.lands_before_a_put = False
+
+    def _before(self, text: str) -> None:
+        if self.lands_before_a_put and text.startswith("put_if_absent transactions/"):
+            self.land()
+
+    def _fault(self, text: str) -> Fault | None:
+        if not self.away or not text.startswith("put_if_absent transactions/"):
+            return None
+        return Fault.FAIL if self.in_flight else Fault.LAND_LATE
+
+
+@pytest.mark.condition(22)
+@pytest.mark.parametrize("joins", [True, False])
+@pytest.mark.parametrize("lands", ["before a put", "after the abort"])
+def test_a_beginning_that_lands_late(joins: bool, lands: str) -> None:
+    """It meets the abort of its transaction, or the next one: it is the producer's own."""
+    storage, _ = prepare()
+    late = LatePuts(storage)
+    producer = begin(attach(late, clock=VirtualClock(seed=1)), "p")
+    if joins:
+        producer.send("a", b"1")
+        producer.flush()
+    producer.send("b", b"1")
+    late.away = True
+    with pytest.raises(StorageError):
+        producer.flush()
+    late.away, late.lands_before_a_put = False, lands == "before a put"
+    producer.abort_transaction()
+    late.land()
+    with producer.transaction():
+        producer.send("a", b"2")
+    assert count_values(storage) == {("a", b"2"): 1}
+
+
+@pytest.mark.rule("T1")
+@pytest.mark.condition(15)
+def test_an_initialisation_whose_first_put_lands_before_its_third() -> None:
+    """It bumps the epoch once: whichever of its puts has landed is known as its own."""
+    storage, store = prepare()
+    late = LatePuts(storage)
+    producer = attach(late, clock=VirtualClock(seed=1)).producer(
+        transactional_id="p", delivery_timeout_ms=0
+    )
+    late.away = True
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            producer.init_transactions()
+    late.land()
+    late.away = False
+    producer.init_transactions()
+    assert store.transactions.describe("p").producer_epoch == 0
+    with producer.transaction():
+        producer.send("a", b"1")
+    assert count_values(storage) == {("a", b"1"): 1}
+
+
 def through(outages: Outages, producer: Producer, values: dict[str, list[str]], move: int) -> bool:
     """One transaction through whatever happens; returns whether it was committed."""
     chance = outages.chance
+    if chance.random() < 0.5:
+        outages.land()
     producer.begin_transaction()
     try:
         for topic, sent in values.items():
@@ -143,6 +214,7 @@ def test_a_producer_that_is_alone_is_never_fenced(first_seed: int) -> None:
         )
         outages.rate = 0.03
         insist(outages, producer.init_transactions)
+        assert attach(storage).transactions.describe("p").producer_epoch == 0, f"seed {seed}"
         expected: Counter[tuple[str, bytes]] = Counter()
         offset = 0
         for number in range(20):

@@ -75,17 +75,6 @@ class _Decision:
     instead_of: _Decision | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Tried:
-    """A put of an initialisation, to be recognised if its response was lost.
-
-    ``owned_epoch`` is the epoch that it bumps to when it aborts an older instance's transaction.
-    """
-
-    nonce: str = ""
-    owned_epoch: int | None = None
-
-
 class Coordinator:
     """The producer's side of the protocol for one instance of one transactional id.
 
@@ -105,8 +94,11 @@ class Coordinator:
         self._topic_ids: dict[str, str] = {}
         """By name, the topics to which this transaction has appended, or tried to."""
         self._decision: _Decision | None = None
-        self._lost_begin: Head | None = None
-        self._tried = _Tried()
+        self._lost: set[str] = set()
+        """Nonces of Ongoing states that may be, or become, the one after ``_head``."""
+        self._tried: dict[str, int | None] = {}
+        """What an initialisation has put, or tried to: by nonce, the epoch that it bumps to if it
+        aborts an older instance's transaction."""
         self._owned_epoch: int | None = None
         self._written: set[TopicPartition] | None = None
         """The partitions that were written to with this epoch; None if not known."""
@@ -134,13 +126,13 @@ class Coordinator:
             state = head.state if head else None
             if state is not None and check is not None:
                 check(state)
-            if head is not None and head.state.nonce == self._tried.nonce:
+            if head is not None and head.state.nonce in self._tried:
                 # An earlier put of ours, whose response was lost.
                 transactions.confirm(head)
                 if head.state.status is Status.EMPTY:
                     self._initialized(head, since)
                     return
-                self._owned_epoch = self._tried.owned_epoch
+                self._owned_epoch = self._tried[head.state.nonce]
             if head is not None and head.state.open:
                 aborted = transitions.prepare_abort(
                     head.state,
@@ -151,9 +143,9 @@ class Coordinator:
                 )
                 # At the last epoch there is no bump to own.
                 bumped = aborted.producer_epoch > head.state.producer_epoch
-                self._tried = _Tried(aborted.nonce, aborted.producer_epoch if bumped else None)
+                self._tried[aborted.nonce] = aborted.producer_epoch if bumped else None
                 if transactions.put(head.number + 1, aborted, since):
-                    self._owned_epoch = self._tried.owned_epoch
+                    self._owned_epoch = self._tried[aborted.nonce]
                     settlement.finish(Head(head.number + 1, aborted), since)
                 continue
             if head is not None and head.state.prepared:
@@ -168,7 +160,7 @@ class Coordinator:
                 now_ms=clock.now_ms(),
                 nonce=clock.token(),
             )
-            self._tried = _Tried(fresh.nonce)
+            self._tried[fresh.nonce] = None
             number = head.number + 1 if head else 0
             if transactions.put(number, fresh, since):
                 self._initialized(Head(number, fresh), since)
@@ -180,6 +172,7 @@ class Coordinator:
         self._decision = None
         self.decided = None
         self._owned_epoch = None
+        self._tried = {}
         self._written = set()
         self._clean()
 
@@ -480,12 +473,15 @@ class Coordinator:
         settled: Head | None = None
         counted: bool | None = False
         try:
-            if transactions.put(decision.number, decision.state, decision.since):
-                settled = Head(decision.number, decision.state)
-            else:
+            while not transactions.put(decision.number, decision.state, decision.since):
+                since = transactions.now()
                 newest = transactions.head(self.transactional_id)
                 if newest is not None:
                     transactions.confirm(newest)
+                    if newest.state.nonce in self._lost:
+                        decision = replace(decision, number=newest.number + 1, since=since)
+                        self._decision = decision
+                        continue
                 commit = decision.instead_of or decision
                 if newest is not None and _settles(newest.state, decision.state):
                     settled = newest
@@ -495,6 +491,9 @@ class Coordinator:
                     )
                     if counted:
                         settled = Head(commit.number, commit.state)
+                break
+            else:
+                settled = Head(decision.number, decision.state)
         except BaseException as error:
             self._decision = replace(decision, in_doubt=True)
             if not isinstance(error, StorageError):
@@ -551,27 +550,35 @@ class Coordinator:
 
     def _put(self, state: TransactionState) -> None:
         assert self._head is not None
-        number = self._head.number + 1
-        since = self._logs.transactions.now()
+        transactions = self._logs.transactions
+        number, built_on = self._head.number + 1, self._since
+        since = transactions.now()
+        earlier = {*self._lost}
         # Recorded before the put: an interrupt, even Ctrl-C, may come when it has landed already.
-        self._lost_begin = Head(number, state)
-        if not self._logs.transactions.put(number, state, self._since):
-            self._lost_begin = None
-            self._fenced(self._logs.transactions.head(self.transactional_id))
+        self._lost.add(state.nonce)
+        while not transactions.put(number, state, built_on):
+            since = built_on = transactions.now()
+            newest = transactions.head(self.transactional_id)
+            if newest is None or newest.state.nonce not in earlier:
+                self._lost = set()
+                self._fenced(newest)
+            # A late one of ours, under which nothing was placed: this one takes its place.
+            number = newest.number + 1
         self._adopt(Head(number, state), since)
-        self._lost_begin = None
 
     def _find_lost_begin(self) -> None:
         """If our Ongoing, whose outcome was unknown, has landed, we must end it."""
-        if self._lost_begin is not None:
+        if self._lost:
+            since = self._logs.transactions.now()
             newest = self._logs.transactions.head(self.transactional_id)
-            if newest is not None and newest.state.nonce == self._lost_begin.state.nonce:
-                self._adopt(newest, self._logs.transactions.now())
-            self._lost_begin = None
+            if newest is not None and newest.state.nonce in self._lost:
+                self._adopt(newest, since)
+                self._decision = None
 
     def _adopt(self, head: Head, since: Moment) -> None:
         self._head = head
         self._since = since
+        self._lost = set()
 
     def _fenced(self, newest: Head | None) -> NoReturn:
         ref = self.state.ref
