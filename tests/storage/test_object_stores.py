@@ -406,11 +406,28 @@ def test_an_upload_that_fails_leaves_nothing(kind: Kind, pauses: list[float]) ->
         assert "DELETE" in methods(kind)
 
 
+FORGOTTEN = pytest.mark.parametrize("forgotten", [404, 410])
+
+
+@FORGOTTEN
 @pytest.mark.usefixtures("small_parts")
-def test_an_upload_that_was_forgotten_is_no_missing_object(gcs: Kind) -> None:
+def test_an_upload_whose_last_answer_was_lost_is_looked_for(
+    gcs: Kind, pauses: list[float], forgotten: int
+) -> None:
+    """The answer to its last part was lost."""
+    storage = gcs.open()
+    gcs.cloud.plans.extend([None, None, None, Lost, gcs_error(forgotten, "told so")])
+    upload(storage, "large")
+    assert not gcs.cloud.plans
+    assert storage.get("large") == CONTENT
+
+
+@FORGOTTEN
+@pytest.mark.usefixtures("small_parts")
+def test_an_upload_that_was_forgotten_is_no_missing_object(gcs: Kind, forgotten: int) -> None:
     """The service drops sessions after a week, and now and then earlier."""
     storage = gcs.open()
-    gcs.cloud.plans.extend([None, None, gcs_error(404, "Not Found")])
+    gcs.cloud.plans.extend([None, None, gcs_error(forgotten, "told so")])
     with pytest.raises(StorageError, match=r"uploading .*/large failed") as caught:
         upload(storage, "large")
     assert not isinstance(caught.value, ObjectNotFound)
@@ -421,6 +438,7 @@ def test_an_upload_that_was_forgotten_is_no_missing_object(gcs: Kind) -> None:
 def test_an_upload_that_gets_nowhere_ends(gcs: Kind, pauses: list[float]) -> None:
     """A server that takes no byte of a part, and says so, is not asked for ever."""
     storage = gcs.open()
+    gcs.cloud.asked.clear()
     at_rest = Reply(308)
     gcs.cloud.plans.extend([None, *[gcs_error(503, "busy"), at_rest] * 20])
     try:

@@ -159,6 +159,58 @@ def test_an_upload_that_fails_in_a_part_leaves_nothing(storage: S3Storage) -> No
     assert pending.get("Uploads", []) == []
 
 
+def begun(handler: Scripted) -> None:
+    """An upload in parts begins."""
+    body = b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(body)))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def described(size_bytes: int) -> Callable[[Scripted], None]:
+    """An answer to a HEAD, or to a part."""
+
+    def describe(handler: Scripted) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(size_bytes))
+        handler.send_header("Last-Modified", "Tue, 01 Dec 2026 00:00:00 GMT")
+        handler.send_header("ETag", '"e"')
+        handler.end_headers()
+
+    return describe
+
+
+_LARGE_BYTES = 18 << 20
+
+
+@pytest.mark.parametrize(
+    ("found", "complete"),
+    [
+        (described(_LARGE_BYTES), True),
+        (described(_LARGE_BYTES - 1), False),
+        (error(404, "NoSuchKey"), False),
+    ],
+    ids=["it is there", "another is there", "nothing is there"],
+)
+def test_an_upload_whose_last_answer_was_lost_is_looked_for(
+    found: Callable[[Scripted], None], complete: bool
+) -> None:
+    """The server has forgotten it by the time of the repetition, as MinIO does."""
+    gone = error(404, "NoSuchUpload")
+    script = [begun, *[described(0)] * 3, hang_up, gone, gone, found]
+    with scripted_server(*script) as (storage, asked):
+        upload = storage.upload("large")
+        upload.write(bytes(_LARGE_BYTES))
+        if complete:
+            upload.close()
+        else:
+            with pytest.raises(StorageError, match="uploading s3://bucket/store/large") as told:
+                upload.close()
+            assert told.value.retriable
+        assert asked == ["POST", "PUT", "PUT", "PUT", "POST", "POST", "DELETE", "HEAD"]
+
+
 def test_a_prefix_is_not_left(s3_options: dict[str, Any]) -> None:
     """Stores side by side in one bucket, one's name the beginning of the other's, are apart."""
     one, other = S3Storage("test/side", s3_options), S3Storage("test/side-by", s3_options)

@@ -25,7 +25,7 @@ class Scripted(BaseHTTPRequestHandler):
         self.asked.append(self.command)
         self.script[min(len(self.asked), len(self.script)) - 1](self)
 
-    do_GET = do_PUT = do_POST = do_HEAD = _answer  # noqa: N815 - the base class's names
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _answer  # noqa: N815 - the base class's names
 
     def log_message(self, *_: object) -> None:
         """Keep quiet."""

@@ -231,7 +231,8 @@ class GcsClient(ObjectClient):
         if status == 416:
             return RequestFailed(Answer.PAST_END, text)
         # A missing bucket is a 404 too, but nothing that a reader of one object should expect.
-        if status == 404 and ("No such object" in text or self._has_bucket()):
+        # 410: an upload that is over.
+        if status == 410 or (status == 404 and ("No such object" in text or self._has_bucket())):
             return RequestFailed(Answer.MISSING, text)
         if status == 403 and b"ateLimitExceeded" in response.body:
             status = 429

@@ -173,7 +173,22 @@ class ObjectStore(ConnectedStorage[C]):
             return
         key, client = self._key(name), self.client
         with self._explained("uploading", name):
-            client.write_file(key, spool.name)
+            try:
+                client.write_file(key, spool.name)
+            except RequestFailed as error:
+                # A server may forget an upload that is complete: it does not know the repetition
+                # of a request whose answer was lost.
+                if error.answer is not Answer.MISSING or not self._has(key, spool.size_bytes):
+                    raise
+
+    def _has(self, key: str, size_bytes: int) -> bool:
+        """Whether there is an object of this size."""
+        try:
+            return self._patiently(partial(self.client.describe, key))[0] == size_bytes
+        except RequestFailed as error:
+            if error.answer is not Answer.MISSING:
+                raise
+            return False
 
     def delete(self, names: Iterable[str]) -> None:
         checked = [check_name(name) for name in names]
