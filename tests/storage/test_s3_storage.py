@@ -374,6 +374,15 @@ def test_a_server_that_is_away_is_not_asked_for_every_batch(
             assert len(asked) == before + 2
 
 
+def test_an_object_that_is_gone_needs_no_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a server calls that an error or not; and others beside it may be asked for again."""
+    monkeypatch.setattr("txnlog.storage.adapters.http_answers.sleep", lambda _: None)
+    answers = refusing(a="NoSuchKey", b="SlowDown"), refusing(b="NoSuchKey")
+    with scripted_server(*answers) as (storage, asked):
+        storage.delete(["a", "b", "c"])
+        assert len(asked) == 2
+
+
 @pytest.mark.parametrize("code", ["IncompleteBody", "RequestTimeout"])
 def test_a_body_that_did_not_arrive_may_be_sent_again(code: str) -> None:
     """The server says 400, though nothing is wrong with the request."""

@@ -152,10 +152,14 @@ class S3Client(ObjectClient):
             raise refused
 
     def delete_together(self, keys: Sequence[str]) -> list[tuple[str, RequestFailed]]:
-        """Delete up to 1,000 objects; returns those that the server refused to delete, and why."""
+        """Delete up to 1,000 objects; returns those that the server refused to delete, and why.
+
+        That is not said of those that are not there, whatever a server says.
+        """
         objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         answer = self.ask("delete_objects", Delete=objects)
-        return [(one.get("Key", ""), _refusal_of(one)) for one in answer.get("Errors", ())]
+        errors = [one for one in answer.get("Errors", ()) if one.get("Code") != "NoSuchKey"]
+        return [(one.get("Key", ""), _refusal_of(one)) for one in errors]
 
     def list_uploads(self, prefix: str) -> Iterator[tuple[str, str, int]]:
         """Uploads in parts that are not complete: key, id, and when they were begun, in ms."""
