@@ -31,7 +31,7 @@ def plain_before_the_wrap(store: Store, next_sequence: int) -> Producer:
     producer = store.producer(delivery_timeout_ms=0)
     producer.send("t", b"first")
     producer.flush()
-    writer = producer._plain._writers["t"]
+    writer = producer._plain._writer("t")
     store.logs.topic("t").place([huge(store, next_sequence - 1)], writer=writer)
     return producer
 
@@ -73,7 +73,7 @@ def test_a_repeat_over_the_wrap_is_recognised(store: Store, clock: VirtualClock)
     producer = plain_before_the_wrap(store, start)
     send(producer, *"abcd")
     producer.flush()
-    writer = producer._plain._writers["t"]
+    writer = producer._plain._writer("t")
     assert writer.sequences == {0: 2}
     log = attach(store.storage, clock=clock).logs.topic("t")
     log.refresh()

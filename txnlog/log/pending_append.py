@@ -151,8 +151,7 @@ class PendingAppend:
         """A writer that was idle for too long, with no append of unknown outcome, starts over."""
         writer = self._writer
         if writer and not _remembers(state, writer, filter(self._has_written_to, self._counts)):
-            writer.producer = IdempotentWriter.new(self._clock.token()).producer
-            writer.sequences.clear()
+            writer.begin_anew(self._clock.token())
 
     def _sequences(self, state: TopicState) -> dict[int, int]:
         """By partition, the sequence of its first record; empty without a producer."""

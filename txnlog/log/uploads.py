@@ -144,6 +144,10 @@ class IdempotentWriter:
         """One that has written nothing yet, with an id made of a random token."""
         return cls(ProducerRef(new_producer_id(token), 0))
 
+    def begin_anew(self, token: str) -> None:
+        """Become a :meth:`new` one."""
+        self.producer, self.sequences = ProducerRef(new_producer_id(token), 0), {}
+
 
 RECHECK_AFTER_MS = 3_600_000
 """A writer that places older uploads checks that they still exist."""

@@ -48,6 +48,8 @@ from txnlog.state.transaction import (
 
 _CLEAN_INTERVAL = 96
 """After this many states of an id, those of 32 transactions, a process cleans up its log."""
+_MOST_WRITTEN = 10_000
+"""Of more partitions it is not known any more whether they are written to for the first time."""
 
 _logger = logging.getLogger(__name__)
 commits_logger = logging.getLogger("txnlog.commits")
@@ -222,6 +224,8 @@ class Coordinator:
         wanted = {TopicPartition(topic, segment.partition) for segment in segments}
         first = wanted - self._written
         self._written |= first
+        if len(self._written) > _MOST_WRITTEN:
+            self._written = None  # costs a look into manifests, at a first write
         return frozenset(partition for _, partition in first)
 
     # -- steps 2 and 3 ---------------------------------------------------------------------------

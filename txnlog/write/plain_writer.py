@@ -15,6 +15,7 @@ from functools import partial
 
 from txnlog.errors import CommitStateUnknown, StorageError, TxnlogError
 from txnlog.log.open_logs import Logs
+from txnlog.log.sequence_log import Recent
 from txnlog.log.uploads import IdempotentWriter, UploadedSegment
 from txnlog.names import TopicPartition
 from txnlog.state.producers import ProducerRef
@@ -35,10 +36,11 @@ _commits = logging.getLogger("txnlog.commits")
 class _PendingAppend:
     """Segments of one topic that are uploaded but not placed yet.
 
-    ``since`` is an entry number that the topic's log had not passed before the first attempt.
+    ``since_entry`` is a number that the topic's log had not passed before the first attempt.
     """
 
     topic: str
+    writer: IdempotentWriter
     segments: list[UploadedSegment]
     since_entry: int
     sent: Sequence[SentBatch]
@@ -51,7 +53,7 @@ class PlainWriter:
         self._logs = logs
         self._retries = retries
         self._pending: list[_PendingAppend] = []
-        self._writers: dict[str, IdempotentWriter] = {}
+        self._writers = Recent[str, IdempotentWriter](logs.clock)
 
     def writes_as(self, topic: str) -> ProducerRef:
         """The producer as which records of a topic are written.
@@ -61,18 +63,20 @@ class PlainWriter:
         return self._writer(topic).producer
 
     def _writer(self, topic: str) -> IdempotentWriter:
+        """The topic's writer; another one after a long rest, which costs nothing but a new id."""
         known = self._writers.get(topic)
-        # Of two threads with acks=0 one makes it.
-        return known or self._writers.setdefault(
-            topic, IdempotentWriter.new(self._logs.clock.token())
-        )
+        if known is None:
+            known = self._writers[topic] = IdempotentWriter.new(self._logs.clock.token())
+        return known
 
     def add(
         self, topic: str, segments: list[UploadedSegment], sent: Sequence[SentBatch] = ()
     ) -> None:
         """Add segments of one topic for the next :meth:`place`."""
         since_entry = self._logs.topic(topic).next_entry
-        self._pending.append(_PendingAppend(topic, segments, since_entry, sent))
+        # Kept with them, however long they stay in doubt: they are repeated as they were.
+        writer = self._writer(topic)
+        self._pending.append(_PendingAppend(topic, writer, segments, since_entry, sent))
 
     @property
     def waiting(self) -> str | None:
@@ -107,12 +111,11 @@ class PlainWriter:
         return placed
 
     def _place(self, waiting: _PendingAppend) -> dict[TopicPartition, range]:
-        topic = waiting.topic
         return (
-            self._logs.topic(topic)
+            self._logs.topic(waiting.topic)
             .place(
                 waiting.segments,
-                writer=self._writer(topic),
+                writer=waiting.writer,
                 since_entry=waiting.since_entry,
                 timeout_ms=self._retries.delivery_timeout_ms,
             )
@@ -123,7 +126,7 @@ class PlainWriter:
         """Drop the pending segments of the first topic, and tell those who wait for them."""
         given_up = self._pending.pop(0)
         # The next append gets a new producer id: it must not be taken for a repeat of this.
-        self._writers.pop(given_up.topic, None)
+        given_up.writer.begin_anew(self._logs.clock.token())
         refuse(given_up.sent, error)
 
     def close(self) -> None:

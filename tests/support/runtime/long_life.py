@@ -25,7 +25,7 @@ from txnlog.producer import Producer
 from txnlog.results import MaintenanceFailure
 from txnlog.storage import open_storage
 from txnlog.store import Store, attach
-from txnlog.write import record_buffers, topic_buffer
+from txnlog.write import coordinator, record_buffers, topic_buffer
 
 SAMPLES = 48
 AGE_MS = 20_000
@@ -105,6 +105,7 @@ def live(folder: str, transactions: int) -> None:
     """Transactions of a job that copies, reads and maintains, and of names that pass."""
     # So much is remembered at any time; the rest of it would be soon.
     sequence_log.KEPT_NAMES = record_buffers._KEPT_TOPICS = settlement._MOST_REMEMBERED = 10
+    coordinator._MOST_WRITTEN = 100
     sequence_log.IDLE_S = topic_buffer.METADATA_MAX_AGE_S = AGE_MS / 1000
     manifests._REWRITES_KEPT_MS = AGE_MS
     config = dict.fromkeys(
