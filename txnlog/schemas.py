@@ -205,9 +205,10 @@ class SchemaAdmin:
     def pinned(self) -> Schemas:
         """The schemas as they are now: what is registered or deleted later is none of theirs."""
         try:
-            return PinnedSchemas(self._logs, take_snapshot(self._logs, [TOPIC]).token())
+            snapshot = take_snapshot(self._logs, [TOPIC])
         except UnknownTopicOrPartition:
             return PinnedSchemas(self._logs, None)
+        return PinnedSchemas(self._logs, snapshot.token(), self._state_of(snapshot))
 
     def compatibility(self, subject: str | None = None) -> Compatibility:
         """The mode of a subject; None: of those that have none of their own."""
@@ -376,6 +377,9 @@ class SchemaAdmin:
             snapshot = take_snapshot(self._logs, [TOPIC])
         except UnknownTopicOrPartition:
             return _State()
+        return self._state_of(snapshot)
+
+    def _state_of(self, snapshot: Snapshot) -> _State:
         view = snapshot.view(TOPIC)
         place = (view.topic_id, view.beginning_offsets, view.end_offsets)
         read, state = self._last
@@ -424,12 +428,15 @@ class SchemaAdmin:
 class PinnedSchemas:
     """The schemas that a store had at one time: whoever asks, and whenever, gets the same answer.
 
-    ``token`` is that of a snapshot of the topic; None: there was none.
+    ``token`` is that of a snapshot of the topic; None: there was none. ``state`` is what it says,
+    if that was read.
     """
 
-    def __init__(self, logs: Logs, token: str | None) -> None:
+    def __init__(self, logs: Logs, token: str | None, state: _State | None = None) -> None:
         self._logs = logs
         self._token = token
+        if state is not None:
+            self._state = state
 
     def __reduce__(self) -> tuple[type[PinnedSchemas], tuple[object, ...]]:
         return PinnedSchemas, (self._logs, self._token)

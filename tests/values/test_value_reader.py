@@ -24,8 +24,8 @@ from txnlog.errors import (
     StorageError,
     UnknownSchema,
 )
+from txnlog.snapshot import Snapshot, take_snapshot
 from txnlog.store import Store
-from txnlog.testing import VirtualClock
 from txnlog.values import (
     RegisteredSchema,
     SchemaFolder,
@@ -34,7 +34,7 @@ from txnlog.values import (
     ValueReader,
     ValueWriter,
 )
-from txnlog.values.schemas import MOST_IDS
+from txnlog.values.codecs import Codec, parse_schema
 
 V1 = {"type": "record", "name": "O", "fields": [{"name": "id", "type": "long"}]}
 V2 = {**V1, "fields": [*V1["fields"], {"name": "note", "type": "string", "default": "-"}]}
@@ -42,16 +42,14 @@ SUBJECT = "orders-value"
 
 
 class Counted:
-    """Schemas of a store; which ids were asked for. ``wait`` is what each answer takes."""
+    """Schemas of a store; which ids were asked for."""
 
-    def __init__(self, store: Store, wait: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, store: Store) -> None:
         self.asked: list[int] = []
         self._schemas = store.schemas
-        self._wait = wait
 
     def by_id(self, schema_id: int) -> RegisteredSchema:
         self.asked.append(schema_id)
-        self._wait()
         return self._schemas.by_id(schema_id)
 
     def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
@@ -111,9 +109,9 @@ def test_values_of_several_versions_are_columns_of_the_newest(schemas: Store) ->
     assert {row["_offset"]: row["_value"] for row in found if row["_value"] is not None} == {
         number: sent[number] for number in errors
     }
-    assert counted.asked == [1, 99]  # the newest is known, and each other one is asked for once
+    assert counted.asked == [1, 99]  # the newest is known
     assert pa.Table.from_batches(reader.read(scan.to_batches())).num_rows == 9
-    assert counted.asked == [1, 99]
+    assert counted.asked == [1, 99, 99]
 
 
 def test_several_ids_cost_what_one_does(store: Store) -> None:
@@ -232,9 +230,8 @@ def test_a_pinned_reader_knows_what_was_there(schemas: Store, tmp_path: Path, wh
             pickle.loads(before).decode(values)
 
 
-def test_many_ids_that_are_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_ids_that_are_there(store: Store) -> None:
     """A topic may have any number of them."""
-    monkeypatch.setattr("txnlog.values.reader.MOST_IDS", 2)
     store.schemas.set_compatibility("NONE")
     for count in range(6):
         fields = [{"name": f"f{n}", "type": "int", "default": 0} for n in range(count)]
@@ -343,27 +340,50 @@ def test_times_after_those_of_python(store: Store, kind: str) -> None:
         reader(value)
 
 
-def test_few_of_many_ids_are_asked_for(schemas: Store) -> None:
-    """Bytes of others are no reason for a million requests."""
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("where", ["store", "folder"])
+def test_what_is_said_of_a_value_is_no_matter_of_others(
+    schemas: Store, tmp_path: Path, where: str, pinned: bool
+) -> None:
+    """However many with unknown ids stand before it, in its batch or an earlier one."""
+    for number, schema in ((1, V1), (2, V2), (9_000, V1)):
+        (tmp_path / f"{SUBJECT}-{number}.avsc").write_text(json.dumps(schema))
+    of: Schemas = SchemaFolder(tmp_path) if where == "folder" else schemas.schemas
+    reader = ValueReader(of, "avro", subject=SUBJECT, version=2)
+    reader = reader.pinned() or reader if pinned else reader
+    junk = [b"\0" + number.to_bytes(4, "big") for number in range(100, 3_100)]
+    last = b"\0" + (9_000).to_bytes(4, "big")
+    sound = [head + b"\2" for head in (b"\0\0\0\0\1", *[last] * (where == "folder"))]
+    for batch in ([*junk, *sound], junk, sound):
+        errors = reader.decode(pa.array(batch, pa.binary())).errors.to_pylist()
+        expected = [f"schema {int.from_bytes(value[1:5], 'big')} is unknown" for value in batch]
+        assert [error and error.partition(":")[0] for error in errors] == [
+            None if value in sound else said for value, said in zip(batch, expected, strict=True)
+        ]
+
+
+def test_unknown_ids_of_a_store_take_one_answer(
+    schemas: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes of others are no reason for a million requests: the rest is said of one moment."""
+    taken: list[object] = []
+
+    def take(*given: Any, **more: Any) -> Snapshot:
+        taken.append(given)
+        return take_snapshot(*given, **more)
+
+    reader = ValueReader(schemas.schemas, "avro", subject=SUBJECT)
+    monkeypatch.setattr("txnlog.schemas.take_snapshot", take)
+    junk = [b"\0" + number.to_bytes(4, "big") for number in range(100, 1_100)]
+    assert reader.decode(pa.array(junk, pa.binary())).errors.null_count == 0
+    assert len(taken) == 2
+
+
+def test_an_unknown_id_is_asked_for_again(schemas: Store) -> None:
+    """It may be registered just after its values: each batch asks once for those that it has."""
     counted = Counted(schemas)
     reader = ValueReader(counted, "avro", subject=SUBJECT)
-    values = [b"\0" + number.to_bytes(4, "big") for number in range(100, 100 + 3 * MOST_IDS)]
-    errors = reader.decode(pa.array(values, pa.binary())).errors
-    assert errors.null_count == 0
-    assert len(counted.asked) == MOST_IDS
-
-
-@pytest.mark.parametrize("answer_s", [0, 1])
-def test_an_unknown_id_is_asked_for_again(
-    schemas: Store, monkeypatch: pytest.MonkeyPatch, answer_s: int
-) -> None:
-    """After a while it may be registered; slow answers, and many unknown ids, make it longer."""
-    clock = VirtualClock()
-    monkeypatch.setattr("txnlog.values.reader._CLOCK", clock)
-    monkeypatch.setattr("txnlog.values.reader.MOST_IDS", 3)
-    counted = Counted(schemas, lambda: clock.sleep(answer_s))
-    reader = ValueReader(counted, "avro", subject=SUBJECT)
-    values = pa.array([b"\0\0\0\0%c\2\2n" % number for number in (3, 4, 90, 91, 92)])
+    values = pa.array([b"\0\0\0\0%c\2\2n" % number for number in (3, 4, 90, 4, 90)])
 
     def read(*known: int) -> None:
         errors = reader.decode(values).errors.to_pylist()
@@ -373,15 +393,9 @@ def test_an_unknown_id_is_asked_for_again(
     assert counted.asked == [3, 4, 90]
     for number in (3, 4):
         schemas.schemas.add(SUBJECT, json.dumps({**V2, "doc": f"id {number}"}))
-    read()
-    clock.sleep(9 + 24 * answer_s)
-    read()
-    assert counted.asked == [3, 4, 90]
-    clock.sleep(1)
-    read(0, 1)
-    assert counted.asked[3:] == [3, 4, 90, 91, 92]
-    read(0, 1)
-    assert len(counted.asked) == 8
+    read(0, 1, 3)
+    read(0, 1, 3)
+    assert counted.asked[3:] == [3, 4, 90, 90]
 
 
 def test_references(store: Store) -> None:
@@ -503,22 +517,41 @@ class _Large:
 
 
 def test_schemas_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that one refers to, and those of all ids: a source may make up any number of them."""
+    """Those that one refers to, and those that are kept: a source may make up any number."""
     assert ValueReader(_Large(200_000, referring=True), "avro", subject="s").schema.names == []
     with pytest.raises(InvalidSchema, match="refers to more than 4194304 characters"):
         ValueReader(_Large(300_000, referring=True), "avro", subject="s")
-    monkeypatch.setattr("txnlog.values.reader.MOST_TOGETHER_BYTES", 3_500)
-    reader = ValueReader(_Large(1_000), "avro", subject="s")
-    values = [b"\0\0\0\0" + bytes([number]) for number in (1, 2, 3, 4, 5)]
-    errors = reader.decode(pa.array(values)).errors.to_pylist()
-    assert errors[:4] == [None] * 4
-    assert "schema 5: more than 3500 bytes of schemas" in errors[4]
     # Each of 4 to 7 refers to two others.
-    monkeypatch.setattr("txnlog.values.reader.MOST_TOGETHER_BYTES", 7_000)
-    reader = ValueReader(_Large(1_000, referring=True), "avro", subject="s")
-    values = [b"\0\0\0\0" + bytes([number]) for number in range(4, 8)]
-    errors = reader.decode(pa.array(values)).errors.to_pylist()
-    assert [reason is None for reason in errors] == [True] * 2 + [False] * 2
+    for most, referring, kept in ((3_500, False, 3), (7_000, True, 2)):
+        monkeypatch.setattr("txnlog.values.reader.MOST_TOGETHER_BYTES", most)
+        reader = ValueReader(_Large(1_000, referring=referring), "avro", subject="s")
+        values = [b"\0\0\0\0" + bytes([number]) for number in range(4, 8)]
+        for _ in range(2):
+            assert reader.decode(pa.array(values)).errors.null_count == len(values)
+            assert len(reader._codecs) <= 1 + kept
+
+
+def test_a_schema_that_is_not_readable_is_read_once(tmp_path: Path) -> None:
+    """Unless its file has become another one: it may have been half copied."""
+    for number in (1, 2):
+        (tmp_path / f"{SUBJECT}-{number}.avsc").write_text(json.dumps(V1))
+    reader = ValueReader(SchemaFolder(tmp_path), "avro", subject=SUBJECT)
+    value = pa.array([b"\0\0\0\0\1\2"])
+    half = tmp_path / f"{SUBJECT}-1.avsc"
+    half.write_text(json.dumps(V1)[:20])
+    parsed: list[str] = []
+
+    def parse(*given: Any) -> Codec:
+        parsed.append(given[1])
+        return parse_schema(*given)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("txnlog.values.reader.parse_schema", parse)
+        for _ in range(3):
+            assert "not readable" in reader.decode(value).errors[0].as_py()
+        assert len(parsed) == 1
+    half.write_text(json.dumps(V1))
+    assert reader.decode(value).columns.to_pylist() == [{"id": 1}]
 
 
 def test_schemas_in_files(tmp_path: Path, schemas: Store) -> None:

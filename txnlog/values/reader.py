@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from txnlog.clock import Clock, SystemClock
 from txnlog.errors import InvalidOption, InvalidRecord, InvalidSchema, UnknownSchema
 from txnlog.schema import HEADERS, OFFSET, PARTITION, TIMESTAMP, TOPIC
 from txnlog.segments.records import HEADERS_TYPE
@@ -22,17 +20,14 @@ from txnlog.values.codecs import Codec, make_codec, parse_schema
 from txnlog.values.framing import Frames, check_id_bytes
 from txnlog.values.rows import BYTES_OF_FIELD, Budget, TooManyFields, check_together, width_of
 from txnlog.values.schemas import (
-    MOST_IDS,
     MOST_TOGETHER_BYTES,
     PinnableSchemas,
+    RegisteredSchema,
     Schemas,
     check_schema_type,
     with_references,
 )
 
-_CLOCK: Final[Clock] = SystemClock()
-_UNKNOWN_S: Final = 10
-"""For so long an unknown id is not asked for again: it may be registered just after its values."""
 KEY: Final = "_key"
 VALUE: Final = "_value"
 ERROR: Final = "_error"
@@ -162,19 +157,23 @@ class ValueReader:
         reasons = frames.problems
         made: list[pa.Array] = []
         rows: list[Any] = []
+        schemas = self._schemas
         for schema_id, chosen in frames.by_id():
-            codec = self._codec_of(schema_id)
             mine = frames.rows[chosen]
-            if isinstance(codec, str):
-                reasons.update(dict.fromkeys(mine.tolist(), codec))
-                continue
             problems = Problems()
             starts, ends = frames.starts[chosen], frames.ends[chosen]
             try:
+                codec = self._codec_of(schema_id, schemas)
                 found = codec.decode(frames.data, starts, ends, problems, self._reader)
+            except UnknownSchema as error:
+                reason = f"schema {schema_id} is unknown: {error}"[:MOST_SHOWN]
+                reasons.update(dict.fromkeys(mine.tolist(), reason))
+                if isinstance(schemas, PinnableSchemas):
+                    # Where one is unknown many may be: of these no more requests are made.
+                    schemas = schemas.pinned()
+                continue
             except InvalidSchema as error:
                 reason = f"schema {schema_id} is not readable: {error}"[:MOST_SHOWN]
-                self._codecs[schema_id] = reason
                 reasons.update(dict.fromkeys(mine.tolist(), reason))
                 continue
             for number, reason in problems.reasons.items():
@@ -270,44 +269,36 @@ class ValueReader:
     # -- schemas ---------------------------------------------------------------------------------
 
     def _forget(self) -> None:
-        self._codecs: dict[int, Codec | str] = {self.registered.id: self._reader}
+        self._codecs: dict[int, Codec] = {self.registered.id: self._reader}
+        self._unreadable: dict[RegisteredSchema, str] = {}
         self._size = 0
-        self._unknown: dict[int, str] = {}
-        self._unknown_until_s = -math.inf
 
-    def _codec_of(self, schema_id: int) -> Codec | str:
-        """How values of an id are decoded, or why they are not. Found ones are asked for once."""
-        if schema_id in self._codecs:
-            return self._codecs[schema_id]
-        now_s = _CLOCK.monotonic_s()
-        if now_s >= self._unknown_until_s:
-            self._unknown = {}
-            self._unknown_until_s = now_s + _UNKNOWN_S
-        if (reason := self._unknown.get(schema_id)) is not None:
-            return reason
-        if len(self._unknown) >= MOST_IDS:
-            return f"schema {schema_id}: more than {MOST_IDS} unknown ids were asked for"
-        try:
-            found = self._codecs[schema_id] = self._find(schema_id)
-        except UnknownSchema as error:
-            found = f"schema {schema_id} is unknown: {error}"[:MOST_SHOWN]
-            self._unknown[schema_id] = found
-            # Of a slow registry too, asking in vain takes a tenth of the time at most.
-            self._unknown_until_s += 9 * (_CLOCK.monotonic_s() - now_s)
-        return found
+    def _codec_of(self, schema_id: int, schemas: Schemas) -> Codec:
+        """How values of an id are decoded. Readable ones are asked for once, others each time.
 
-    def _find(self, schema_id: int) -> Codec | str:
+        Nothing is said of an id but by its schema: which others came before, and when, is no fact
+        about its values. Raises UnknownSchema, InvalidSchema.
+        """
+        codec = self._codecs.get(schema_id)
+        if codec is not None:
+            return codec
+        found = schemas.by_id(schema_id)
+        if found.schema_type != self._type:
+            raise InvalidSchema(f"it is {found.schema_type}, not {self._type}")
+        if found in self._unreadable:
+            raise InvalidSchema(self._unreadable[found])
+        references = with_references(schemas, found)
+        size = len(found.text) + sum(len(text) for _, text in references)
+        if self._size + size > MOST_TOGETHER_BYTES:
+            self._forget()
+        self._size += size
         try:
-            found = self._schemas.by_id(schema_id)
-            if found.schema_type != self._type:
-                return f"schema {schema_id} is {found.schema_type}, not {self._type}"
-            references = with_references(self._schemas, found)
-            self._size += len(found.text) + sum(len(text) for _, text in references)
-            if self._size > MOST_TOGETHER_BYTES:
-                return f"schema {schema_id}: more than {MOST_TOGETHER_BYTES} bytes of schemas"
-            return parse_schema(found.schema_type, found.text, references)
+            codec = parse_schema(found.schema_type, found.text, references)
         except InvalidSchema as error:
-            return f"schema {schema_id} is not readable: {error}"[:MOST_SHOWN]
+            self._unreadable[found] = str(error)[:MOST_SHOWN]
+            raise
+        self._codecs[schema_id] = codec
+        return codec
 
     def __getstate__(self) -> dict[str, Any]:
         # What is made of schemas is made again where it arrives.

@@ -21,16 +21,11 @@ MOST_REFERENCES: Final = 64
 MOST_REFERENCED_BYTES: Final = 4 << 20
 """Of the texts of these references together."""
 MOST_TOGETHER_BYTES: Final = 64 << 20
-"""Of the schemas of values that one reader has met, and what each refers to.
-
-Further ids count as unknown.
-"""
+"""Of the schemas that one reader keeps, and what each refers to; with more it begins again."""
 MOST_NODES: Final = 4096
 """Columns, nested ones and types that are named again included: as a typed topic may have."""
 MOST_DEPTH: Final = 16
 """Of types in each other: as a typed topic may have."""
-MOST_IDS: Final = 1000
-"""How many unknown ids are asked for at a time; further ones count as unknown."""
 
 
 @dataclass(frozen=True, slots=True)
