@@ -226,7 +226,7 @@ def test_a_pinned_reader_knows_what_was_there(schemas: Store, tmp_path: Path, wh
     assert not any("unknown" in (reason or "") for reason in known)
     paths[0].unlink()
     if where == "folder":
-        with pytest.raises(StorageError, match=r"orders-value-1.avsc was there, and is gone"):
+        with pytest.raises(StorageError, match=r"orders-value-1.avsc cannot be read: No such file"):
             pickle.loads(before).decode(values)
 
 
@@ -580,6 +580,55 @@ def test_a_folder_of_schemas_that_is_gone(tmp_path: Path, schemas: Store) -> Non
     made.rename(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match="made cannot be listed: No such file"):
         reader.decode(pa.array([ValueWriter(schemas.schemas, "avro", subject=SUBJECT)({"id": 1})]))
+
+
+@pytest.mark.parametrize("half", [b"", b'{"type": "reco', b'{"name": "\xc3'], ids=repr)
+def test_a_pinned_file_is_what_it_was(tmp_path: Path, half: bytes) -> None:
+    """One that was being copied then is no schema to any that are pinned so, or an error."""
+    whole = json.dumps(V1).encode()
+    files = [tmp_path / f"{SUBJECT}-{number}.avsc" for number in (1, 2)]
+    value = pa.array([b"\0\0\0\0\1\2"])
+    for first, second in ((half, whole), (whole, half)):
+        files[0].write_bytes(first)
+        files[1].write_bytes(whole)
+        reader = ValueReader(SchemaFolder(tmp_path), "avro", subject=SUBJECT).pinned()
+        assert reader is not None
+        copies = [pickle.dumps(reader), pickle.dumps(reader.pinned())]
+        for copy in copies:
+            errors = pickle.loads(copy).decode(value).errors
+            assert errors.null_count == (first == whole)
+        files[0].write_bytes(second)
+        for copy in copies:
+            with pytest.raises(StorageError, match="has changed since"):
+                pickle.loads(copy).decode(value)
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("error", [PermissionError(13, "denied"), OSError(24, "too many files")])
+def test_a_file_that_cannot_be_read_says_nothing_of_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, pinned: bool
+) -> None:
+    """To this process, now: it is an error, and none for others. When it can be read, it is."""
+    for number in (1, 2):
+        (tmp_path / f"{SUBJECT}-{number}.avsc").write_text(json.dumps(V1))
+    reader = ValueReader(SchemaFolder(tmp_path), "avro", subject=SUBJECT)
+    values = [pa.array([b"\0\0\0\0%c\2" % number]) for number in (1, 2, 9)]
+    opened = Path.open
+
+    def fail(path: Path, *given: Any) -> Any:
+        if path.name.endswith("-1.avsc"):
+            raise error
+        return opened(path, *given)
+
+    if pinned:
+        reader = reader.pinned() or reader
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", fail)
+        with pytest.raises(StorageError, match=r"-1.avsc cannot be read: (denied|too many)"):
+            reader.decode(values[0])
+        assert reader.decode(values[1]).errors.null_count == 1
+        assert "unknown" in reader.decode(values[2]).errors[0].as_py()
+    assert reader.decode(values[0]).errors.null_count == 1
 
 
 def test_what_cannot_be_read_is_said(schemas: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -24,24 +25,38 @@ _FILE: Final = re.compile(r"(?:(.+)-)?(0|[1-9][0-9]{0,18})(\.avsc|\.json|\.proto
 def read_schema_file(path: str | os.PathLike[str]) -> tuple[SchemaType, str]:
     """The kind of a schema in a file, by the file's ending, and its text.
 
-    Raises InvalidSchema: it cannot be read. InvalidOption: the ending is of no kind.
+    Raises InvalidSchema: it is none. StorageError: it cannot be read. InvalidOption: the ending is
+    of no kind.
     """
     where = Path(path)
+    kind = _kind_of(where)
+    return kind, _text_of(where, _read(where))
+
+
+def _kind_of(where: Path) -> SchemaType:
     kind = ENDINGS.get(where.suffix.lower())
     if kind is None:
         raise InvalidOption(
             f"{where} does not say what it is: .avsc is Avro, .json JSON Schema, .proto Protobuf, "
             "and .desc what `protoc --include_imports --descriptor_set_out` writes of a .proto"
         )
+    return kind
+
+
+def _read(where: Path) -> bytes:
+    """As much as tells a schema from what is too long for one. Raises StorageError."""
     try:
         with where.open("rb") as file:
-            data = file.read(MOST_SCHEMA_BYTES + 1)
+            return file.read(MOST_SCHEMA_BYTES + 1)
     except OSError as error:
-        raise InvalidSchema(f"{where} cannot be read: {error.strerror or error}") from error
+        raise StorageError(f"{where} cannot be read: {error.strerror or error}") from error
+
+
+def _text_of(where: Path, data: bytes) -> str:
     try:
         is_descriptor = where.suffix.lower() == ".desc"
         text = base64.b64encode(data).decode() if is_descriptor else data.decode()
-        return kind, check_text(text)
+        return check_text(text)
     except (UnicodeDecodeError, InvalidSchema) as error:
         raise InvalidSchema(f"{where} is no schema: {error}") from error
 
@@ -67,7 +82,7 @@ class SchemaFolder:
         return f"SchemaFolder({str(self._folder)!r})"
 
     def pinned(self) -> SchemaFolder:
-        """The files that are there now: one that comes later is no schema, one that goes an error.
+        """The files as they are now: one that comes later is no schema, one that changes an error.
 
         Raises StorageError: the folder cannot be listed.
         """
@@ -100,18 +115,38 @@ class SchemaFolder:
         return [(m[1], int(m[2]), path) for m, path in found if m is not None]
 
     def _read(self, subject: str | None, number: int, path: Path) -> RegisteredSchema:
-        if not path.exists():
-            raise StorageError(f"{path} was there, and is gone")
-        kind, text = read_schema_file(path)
-        return RegisteredSchema(number, kind, text, subject=subject, version=number)
+        text = _text_of(path, self._data(path))
+        return RegisteredSchema(number, _kind_of(path), text, subject=subject, version=number)
+
+    def _data(self, path: Path) -> bytes:
+        return _read(path)
 
 
 class _PinnedFolder(SchemaFolder):
-    """The files that a folder had at one time."""
+    """The files that a folder had at one time, each known by its content: others copy them."""
 
     def __init__(self, folder: Path, files: list[tuple[str | None, int, Path]]) -> None:
         super().__init__(folder)
         self._found = files
+        self._digests = {path: _digest(path) for _, _, path in files}
+
+    def pinned(self) -> SchemaFolder:
+        """These."""
+        return self
+
+    def _data(self, path: Path) -> bytes:
+        data = super()._data(path)
+        if hashlib.sha256(data).digest() != self._digests[path]:
+            raise StorageError(f"{path} has changed since the folder's schemas were pinned")
+        return data
 
     def _files(self) -> list[tuple[str | None, int, Path]]:
         return self._found
+
+
+def _digest(path: Path) -> bytes | None:
+    """None: it cannot be read. So it is when it is needed: most files of a folder are not."""
+    try:
+        return hashlib.sha256(_read(path)).digest()
+    except StorageError:
+        return None
