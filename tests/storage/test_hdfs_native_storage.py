@@ -44,6 +44,8 @@ class StandIn:
     times: list[tuple[str, int, int]] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
     """The next renames raise these, when they have been made."""
+    breaks: list[BaseException] = field(default_factory=list)
+    """The next readers raise these."""
     given: tuple[Any, ...] = ()
 
     @property
@@ -104,7 +106,7 @@ class StandIn:
     def read(self, path: str) -> Any:
         if path not in self.files:
             raise FileNotFoundError(f"File does not exist: {path}{_STACK}")
-        return Reader(self.files[path])
+        return Reader(self.files[path], self.breaks)
 
     def set_times(self, path: str, modified_ms: int, accessed_ms: int) -> None:
         self.times.append((path, modified_ms, accessed_ms))
@@ -115,11 +117,14 @@ class Reader:
     """A reader of one file. The real one panics in Rust when reading past the end."""
 
     data: bytes
+    breaks: list[BaseException]
 
     def __len__(self) -> int:
         return len(self.data)
 
     def read_range(self, offset: int, length: int) -> bytes:
+        if self.breaks:
+            raise self.breaks.pop(0)
         assert 0 <= length <= len(self.data) - offset
         return self.data[offset : offset + length]
 
@@ -208,6 +213,28 @@ def test_a_rename_whose_answer_was_lost_is_found_out(
     assert create_once(storage, "b", b"mine", VirtualClock())
     assert not create_once(storage, "b", b"other", VirtualClock())
     assert sorted(cluster.files) == ["/store/a", "/store/b"]
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"),
+    [
+        (RuntimeError('DataTransferError("All DataNodes failed: []")'), 3),
+        (rpc_error("org.apache.hadoop.ipc.StandbyException", "not DataTransferError("), 1),
+    ],
+    ids=["datanodes", "namenode"],
+)
+def test_a_read_is_repeated_when_the_datanodes_have_failed(
+    cluster: StandIn, storage: NativeHdfsStorage, error: RuntimeError, attempts: int
+) -> None:
+    """As one does that stood still: hdfs-native asks each once. The NameNode's word is final."""
+    storage.put("a", b"0123456789")
+    cluster.breaks += [error] * (attempts - 1)
+    assert storage.get_range("a", 2, 4) == b"23"
+    cluster.breaks += [error] * attempts
+    with pytest.raises(StorageError) as caught:
+        storage.get("a")
+    assert caught.value.retriable
+    assert cluster.breaks == []
 
 
 @pytest.mark.parametrize(

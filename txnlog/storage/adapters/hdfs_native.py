@@ -55,6 +55,7 @@ _SETTINGS = {"dfs.client.failover.max.attempts": "3"}
 """With hdfs-native's own 15 a call would wait minutes for a NameNode that is down: our callers
 retry by themselves, and know for how long.
 """
+_READ_ATTEMPTS = 3
 _CHUNK_BYTES = 4 << 20
 _RPC_ERROR = re.compile(r'\w*RPCError\("([^"]*)", "(.*)"\)', re.DOTALL)
 """How hdfs-native shows an exception of the NameNode's: its class, its message and stack."""
@@ -184,7 +185,15 @@ class NativeHdfsClient(HdfsClient):
             end = len(reader) if stop is None else min(stop, len(reader))
             return reader.read_range(start, end - start) if start < end else b""
 
-        return self._call(read, self._client)
+        for attempt in range(1, _READ_ATTEMPTS + 1):
+            try:
+                return self._call(read, self._client)
+            except RuntimeError as error:
+                # Each DataNode is asked once: where there is one replica, a connection that
+                # breaks is a read that fails.
+                if attempt == _READ_ATTEMPTS or not str(error).startswith("DataTransferError("):
+                    raise
+        raise AssertionError("the loop returns or raises")
 
     def status(self, path: str) -> HdfsStatus:
         found = self._call(self._client.get_file_info, path)
