@@ -66,8 +66,8 @@ def installed(package: str, version: str) -> Path:
     folder = cache_folder() / f"{package}-{version}"
     python, done = folder / "bin" / "python", folder / "done"
     try:
-        with building():
-            if not done.exists():
+        if not done.exists():
+            with building():
                 run_tool([sys.executable, "-m", "venv", "--clear", folder])
                 run_tool([python, "-m", "pip", "install", "--quiet", f"{package}=={version}"])
                 done.touch()

@@ -67,8 +67,8 @@ def python() -> Path:
     found = folder / "bin" / "python"
     done = folder / "done"
     try:
-        with building():
-            if not done.exists():
+        if not done.exists():
+            with building():
                 packages = ["duckdb", *(f"duckdb-extension-{name}" for name in _EXTENSIONS)]
                 run_tool([sys.executable, "-m", "venv", "--clear", folder])
                 pinned = [f"{package}=={VERSION}" for package in packages]
