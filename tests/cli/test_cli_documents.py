@@ -30,7 +30,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("documents")
     store = txnlog.open(str(folder / "data" / "store"), create=True)
     store.topics.create("orders", partitions=2, config={"cleanup.policy": "compact"})
-    for topic in ("paid", "copy", "old-topic"):
+    for topic in ("paid", "copy", "old-topic", "gone"):
         store.topics.create(topic, partitions=2)
     columns = pa.schema([("carrier", pa.string()), ("flight", pa.int32()), ("gate", pa.string())])
     store.topics.create("flights", schema=columns, key=["carrier"])
@@ -41,6 +41,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if number % 24 == 0:  # so many flushes as some entries of the log are asked for
                 producer.flush()
         producer.send("old-topic", "old")
+        producer.send("gone", None, "bob")
         producer.send("flights", {"carrier": "AA", "flight": 1})
     move_groups(store)
     store.kafka.export_topic("orders", str(folder / "var" / "kafka" / "data"))
