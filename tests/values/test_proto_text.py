@@ -11,7 +11,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from tests.support.cli.cli_command import cli
 from tests.values.protobuf_files import ROW, add, order, text_of
 from tests.values.registry_server import serving
-from txnlog.errors import InvalidOption, InvalidSchema, StorageError
+from txnlog.errors import InvalidOption, InvalidSchema, StorageError, TxnlogError
 from txnlog.store import Store
 from txnlog.values import SchemaFolder, SchemaReference, SchemaRegistry, ValueReader, ValueWriter
 from txnlog.values import proto_text as compiler
@@ -130,6 +130,18 @@ def test_a_file_and_a_folder_of_one_name(store: Store) -> None:
     ("does", "reason"),
     [
         ("while True: pass", "has not ended"),
+        ("raise SystemExit('output.pb: No space left on device')", "No space left on device"),
+        (
+            "raise SystemExit('texts/schema.proto:1:1: warning: of x\\noutput.pb: full')",
+            "a text: output.pb: full",
+        ),
+        ("import nothing_of_this_name", "ModuleNotFoundError"),
+        ("raise SystemExit(7)", "ended with 7"),
+        pytest.param(
+            "import os; os.kill(os.getpid(), 11)",
+            "ended with -11",
+            marks=pytest.mark.skipif(sys.platform == "win32", reason="sends a POSIX signal"),
+        ),
         pytest.param(
             "import os; os.kill(os.getpid(), 9)",
             "killed",
@@ -141,12 +153,13 @@ def test_a_machine_that_is_too_busy_says_nothing_of_a_text(
     store: Store, monkeypatch: pytest.MonkeyPatch, does: str, reason: str
 ) -> None:
     """No value becomes a dead letter by it: it is an error, as a registry that is not there."""
-    store.schemas.add("order", f"{ORDER} // {does}", "PROTOBUF")
+    store.schemas.add("order", f"{ORDER} // {does!r}", "PROTOBUF")
     schema_id = store.schemas.version("order").id.to_bytes(4, "big")
     store.schemas.add("other", ORDER, "PROTOBUF")
     compiler._compile_small.cache_clear()
     reader = ValueReader(store.schemas, "protobuf", subject="other")
-    monkeypatch.setattr(compiler, "_TIMEOUT_S", 0.5)
+    if reason == "has not ended":
+        monkeypatch.setattr(compiler, "_TIMEOUT_S", 0.5)
     monkeypatch.setattr(compiler, "_CHILD", does)
     with pytest.raises(StorageError, match=reason):
         reader(b"\0" + schema_id + b"\0")
@@ -163,22 +176,27 @@ def test_a_full_disk_says_nothing_of_a_text(store: Store, monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits are the kernel's")
 @pytest.mark.parametrize(
-    ("does", "reason"),
+    ("does", "error", "reason"),
     [
-        ("x = bytearray(4 << 30)", "MemoryError"),
-        ("open('output.pb', 'wb').write(bytes(17 << 20))", "File too large"),
-        ("while True: pass", "ended with -24"),
+        # Whose memory it was that ended nobody can say.
+        ("x = bytearray(4 << 30)", StorageError, "MemoryError"),
+        ("open('output.pb', 'wb').write(bytes(17 << 20))", InvalidSchema, "File too large"),
+        ("while True: pass", InvalidSchema, "ended with -24"),
     ],
 )
 def test_limits_of_the_compiler(
-    store: Store, monkeypatch: pytest.MonkeyPatch, does: str, reason: str
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    does: str,
+    error: type[TxnlogError],
+    reason: str,
 ) -> None:
     """They hold in its process."""
     limits, _, _ = compiler._CHILD.partition("from grpc_tools")
     limits = limits.replace(f"('CPU', {compiler._CPU_S})", "('CPU', 1)")
     monkeypatch.setattr(compiler, "_CHILD", limits + does)
     monkeypatch.setattr(compiler, "_MOST_SHOWN", 1000)
-    with pytest.raises(InvalidSchema, match=reason):
+    with pytest.raises(error, match=reason):
         store.schemas.add("s", f"{ORDER} // {does}", "PROTOBUF")
 
 

@@ -23,14 +23,16 @@ _CPU_S: Final = 20
 """What a text may cost. The clock alone says as much of the machine."""
 _TIMEOUT_S: Final = 120
 _KILLED: Final = -9
+_OUT_OF_TIME: Final = -24
+"""By the signal for too much of the processor's time."""
 _MOST_OUTPUT: Final = 16 << 20
 _MOST_KEPT: Final = 1 << 18
 """Results of texts up to this are kept; they are about as long."""
 _NAME: Final = re.compile(r"(?:\w[\w.+-]*/)*\w[\w.+-]*\.proto", re.ASCII)
 _MOST_CHARS: Final = 200
 _MOST_SHOWN: Final = 300
-_MOST_READ: Final = 1 << 14
-_LOG: Final = re.compile(r"WARNING: All log|[IWEF]\d{4} ")
+_MOST_READ: Final = 1 << 20
+_LOG: Final = re.compile(r"WARNING: All log|[IWEF]\d{4} |\S+ warning: ")
 _LIMITS: Final = (("AS", 2 << 30), ("CPU", _CPU_S), ("FSIZE", _MOST_OUTPUT), ("CORE", 0))
 _TEXTS, _DESCRIPTORS, _OUTPUT, _ERRORS = "texts", "descriptors.pb", "output.pb", "errors.txt"
 _CHILD: Final = f"""
@@ -104,13 +106,13 @@ def _run(folder: Path, main: str) -> bytes:
         *(f"--descriptor_set_in={_DESCRIPTORS}", "--include_imports"),
         *(f"--descriptor_set_out={_OUTPUT}", main),
     ]
-    with (folder / _ERRORS).open("wb") as errors:
+    with (folder / _ERRORS).open("wb") as told:
         code = subprocess.run(  # noqa: S603 - nothing of the schema is in the command
             command,
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=errors,
+            stderr=told,
             timeout=_TIMEOUT_S,
             check=False,
         ).returncode
@@ -121,8 +123,12 @@ def _run(folder: Path, main: str) -> bytes:
     with (folder / _ERRORS).open("rb") as told:
         lines = told.read(_MOST_READ).decode(errors="replace").splitlines()
     # What the compiler's own log has is none of an error.
-    why = "; ".join(line.removeprefix(f"{_TEXTS}/") for line in lines if not _LOG.match(line))
-    raise InvalidSchema(
-        "it is no .proto, or its imports are not registered with it: "
-        f"{why[:_MOST_SHOWN] or f'the compiler ended with {code}'}"
-    )
+    errors = [line for line in lines if not _LOG.match(line)]
+    why = "; ".join(line.removeprefix(f"{_TEXTS}/") for line in errors)[:_MOST_SHOWN]
+    why = why or f"the compiler ended with {code}"
+    is_named = any(line.startswith((f"{_TEXTS}/", f"{main}:")) for line in errors)
+    output = folder / _OUTPUT
+    is_long = output.exists() and output.stat().st_size >= _MOST_OUTPUT
+    if code == _OUT_OF_TIME or is_long or (code == 1 and is_named):
+        raise InvalidSchema(f"it is no .proto, or its imports are not registered with it: {why}")
+    raise StorageError(f"the compiler of .proto has failed, which says nothing of a text: {why}")
