@@ -70,7 +70,7 @@ class Registry:
                 kind = self.schemas[ids[at - 1]].get("schemaType", "AVRO")
                 meta = {"globalId": ids[at - 1] + MILLION, "type": kind, "version": str(at)}
                 return 200, {}, json.dumps(meta).encode()
-        return 404, {}, b"{}"
+        return 404, {}, b'{"error_code": 404, "message": "not found"}'
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tests.values.registry_server import MILLION, Registry, serving
-from txnlog.errors import InvalidOption, InvalidSchema, StorageError, UnknownSchema
+from txnlog.errors import InvalidOption, InvalidSchema, StorageError, TxnlogError, UnknownSchema
 from txnlog.values import SchemaReference, SchemaRegistry, ValueReader, ValueWriter
 
 V1 = json.dumps({"type": "record", "name": "O", "fields": [{"name": "id", "type": "long"}]})
@@ -146,12 +146,40 @@ def test_a_host_in_other_letters() -> None:
 
 
 @pytest.mark.parametrize(
+    ("status", "body", "reason"),
+    [
+        (200, b"<html>in a minute</html>", "no schema"),
+        (200, b"", "no schema"),
+        (200, b"[" * 1_000_000, "no schema"),
+        (200, b'{"schema": 7}', "no schema"),
+        (200, b'{"schema": "' + b"x" * (5 << 20) + b'"}', "more than"),
+        (404, b"<html>no such page</html>", "answered 404, and not as a registry does"),
+        (404, b'{"message": "no route"}', "answered 404, and not as a registry does"),
+        (404, b"", "answered 404, and not as a registry does"),
+    ],
+    ids=range(8),
+)
+@pytest.mark.parametrize("own", [False, True])
+def test_what_stands_before_a_registry_says_nothing_of_values(
+    registry: Registry, status: int, body: bytes, reason: str, own: bool
+) -> None:
+    """A proxy has pages of its own: it is an error, and what comes after it is read."""
+    schemas = SchemaRegistry(own_api(registry) if own else registry.url)
+    reader = ValueReader(schemas, "avro", subject="shop/orders-value")
+    number = 70 + (MILLION if own else 0)
+    path = "/apis/registry/v2/search/artifacts" if own else f"/schemas/ids/{number}"
+    value = pa.array([b"\0" + number.to_bytes(4, "big") + b"\2"])
+    registry.answers[path] = (status, {}, body)
+    with pytest.raises(StorageError, match=reason) as failed:
+        reader.decode(value)
+    assert failed.value.retriable
+    registry.answers.clear()
+    assert reader.decode(value).columns.to_pylist() == [{"id": 1, "note": "-"}]
+
+
+@pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"no json", "no schema"),
-        (b"[" * 1_000_000, "no schema"),
-        (b'{"schema": 7}', "no schema"),
-        (b'{"schema": "' + b"x" * (5 << 20) + b'"}', "more than"),
         (b'{"schema": "' + b"x" * (2 << 20) + b'"}', "characters"),
         (b'{"schema": "{}", "schemaType": "XML"}', "avro, protobuf or json"),
     ],
@@ -248,19 +276,23 @@ def test_references_by_apicurios_own_api(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
+    ("path", "body", "error"),
     [
-        ("search/artifacts", b"[" * 100_000),
-        ("search/artifacts", b'{"artifacts": [{"type": "XML"}]}'),
-        ("ids/globalIds/1000070", b"\xff"),
-        ("ids/globalIds/1000070", b"x" * (2 << 20)),
-        ("ids/globalIds/1000070/references", b'[{"name": 1}]'),
+        ("search/artifacts", b"[" * 100_000, StorageError),
+        ("search/artifacts", b'{"artifacts": [{"type": "XML"}]}', InvalidSchema),
+        ("ids/globalIds/1000070", b"\xff", InvalidSchema),
+        ("ids/globalIds/1000070", b"x" * (2 << 20), InvalidSchema),
+        ("ids/globalIds/1000070", b"\n<html>in a minute</html>", StorageError),
+        ("ids/globalIds/1000070", b"", StorageError),
+        ("ids/globalIds/1000070/references", b'[{"name": 1}]', StorageError),
     ],
 )
-def test_answers_of_apicurio_that_are_none(registry: Registry, path: str, body: bytes) -> None:
+def test_answers_of_apicurio_that_are_none(
+    registry: Registry, path: str, body: bytes, error: type[TxnlogError]
+) -> None:
     """As with the other API."""
     registry.answers[f"/apis/registry/v2/{path}"] = (200, {}, body)
-    with pytest.raises(InvalidSchema):
+    with pytest.raises(error):
         SchemaRegistry(own_api(registry)).by_id(70 + MILLION)
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from txnlog.errors import InvalidOption, InvalidSchema, UnknownSchema
+from txnlog.errors import InvalidOption, InvalidSchema, StorageError, UnknownSchema
 from txnlog.limits import AnyNumber, Counter, LongName
 from txnlog.values.registry_http import RegistryHttp
 from txnlog.values.schemas import (
@@ -93,6 +93,8 @@ class ApicurioApi:
             text = check_text(self._http.get(f"{self._base}/{path}", missing).decode())
         except (InvalidOption, UnicodeDecodeError) as error:
             raise InvalidSchema(f"schema {schema_id} of {self._http.url}: {error}") from error
+        if text.lstrip()[:1] in ("", "<"):
+            raise StorageError(f"{self._base}/{path} answered no schema, but a page or nothing")
         found = self._ask(f"{path}/references", missing, _REFERENCES)
         references = tuple(map(self._reference, found))
         return RegisteredSchema(schema_id, checked, text, references, subject, version)

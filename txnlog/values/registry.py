@@ -76,8 +76,8 @@ class SchemaRegistry:
 
         Raises:
             UnknownSchema: the registry has none.
-            StorageError: the registry cannot be reached, or refuses to answer.
-            InvalidSchema: its answer is none.
+            StorageError: the registry cannot be reached, refuses to answer, or another does.
+            InvalidSchema: what it has is none.
         """
         if schema_id not in self._ids:
             self._ids[schema_id] = self._api.by_id(schema_id)

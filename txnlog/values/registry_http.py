@@ -16,14 +16,25 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import msgspec
 
-from txnlog.errors import InvalidOption, InvalidSchema, StorageError, UnknownSchema
+from txnlog.errors import InvalidOption, StorageError, UnknownSchema
+from txnlog.limits import Counter
 from txnlog.time_limits import run_within
 from txnlog.values.schemas import MOST_SCHEMA_BYTES
 
 MOST_ANSWER_BYTES: Final = 4 * MOST_SCHEMA_BYTES
 """Of one answer: each character of a schema may be escaped."""
 _MOST_TIMEOUT_S: Final = 600
+_MOST_ERROR_BYTES: Final = 1 << 16
 _T = TypeVar("_T")
+
+
+class _Error(msgspec.Struct, frozen=True):
+    """What all registries answer for what they have not."""
+
+    error_code: Counter
+
+
+_ERRORS: Final = msgspec.json.Decoder(_Error)
 
 
 class RegistryHttp:
@@ -60,7 +71,8 @@ class RegistryHttp:
         """What is at an address below the URL.
 
         Raises UnknownSchema: nothing, and ``missing`` says what there is not; StorageError: the
-        registry cannot be reached, or refuses to answer; InvalidSchema: it answers too much.
+        registry cannot be reached, refuses to answer, or answers as none does: what stands before
+        it may have pages of its own, which say nothing of what it has.
         """
         request = Request(address)  # noqa: S310 - http or https
         request.add_header(
@@ -71,13 +83,12 @@ class RegistryHttp:
             request.add_unredirected_header("Authorization", self._authorization)
         try:
             # An answer that comes a byte at a time has no end: the socket's own limit is for each.
-            data = run_within(lambda: self._read(request), self._timeout_s)
+            data = run_within(lambda: self._read(request, missing), self._timeout_s)
         except HTTPError as error:
-            with error:
-                code = error.code
-            if code == 404:
-                raise UnknownSchema(f"the registry {self.url} has {missing}") from None
+            code = error.code
             hint = ": give its credentials" if code in (401, 403) else ""
+            if code == 404:
+                hint = ", and not as a registry does: is the URL that of its API?"
             raise StorageError(f"the registry {self.url} answered {code}{hint}") from None
         except TimeoutError:
             raise StorageError(
@@ -89,23 +100,38 @@ class RegistryHttp:
                 f"the registry {self.url} cannot be reached: {reason!s:.200}"
             ) from error
         if len(data) > MOST_ANSWER_BYTES:
-            raise InvalidSchema(f"{address} answered more than {MOST_ANSWER_BYTES} bytes")
+            raise StorageError(f"{address} answered more than {MOST_ANSWER_BYTES} bytes")
         return data
 
     def ask(self, address: str, missing: str, decoder: msgspec.json.Decoder[_T]) -> _T:
-        """The JSON at an address. Raises what :meth:`get` does; InvalidSchema: it is none."""
+        """The JSON at an address. Raises what :meth:`get` does."""
         data = self.get(address, missing)
         try:
             return decoder.decode(data)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise InvalidSchema(f"{address} answered no schema: {error!s:.300}") from error
+            raise StorageError(f"{address} answered no schema: {error!s:.300}") from error
 
-    def _read(self, request: Request) -> bytes:
-        with build_opener(_NoRedirection()).open(request, timeout=self._timeout_s) as found:
-            data: bytes = found.read(MOST_ANSWER_BYTES + 1)
-            if found.length and len(data) <= MOST_ANSWER_BYTES:
-                raise IncompleteRead(data, found.length)
+    def _read(self, request: Request, missing: str) -> bytes:
+        try:
+            with build_opener(_NoRedirection()).open(request, timeout=self._timeout_s) as found:
+                data: bytes = found.read(MOST_ANSWER_BYTES + 1)
+                if found.length and len(data) <= MOST_ANSWER_BYTES:
+                    raise IncompleteRead(data, found.length)
+        except HTTPError as error:
+            with error:
+                if error.code == 404 and _is_its_own(error.read(_MOST_ERROR_BYTES)):
+                    raise UnknownSchema(f"the registry {self.url} has {missing}") from None
+            raise
         return data
+
+
+def _is_its_own(data: bytes) -> bool:
+    """Whether an error is a registry's: what stands before it answers 404 too."""
+    try:
+        _ERRORS.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+    return True
 
 
 class _NoRedirection(HTTPRedirectHandler):
