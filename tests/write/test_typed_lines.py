@@ -12,7 +12,7 @@ import pytest
 from txnlog.columns.checks import make_schema
 from txnlog.columns.schema_words import parse_columns
 from txnlog.errors import InvalidRecord
-from txnlog.write.typed_lines import read_typed_lines
+from txnlog.write.typed_lines import read_typed_lines, read_typed_row
 
 SCHEMA = make_schema(
     parse_columns(
@@ -55,6 +55,21 @@ def test_names_that_occur_as_values_are_not_keys_given_twice() -> None:
     stream = cast("BufferedReader", BufferedReader(BytesIO(lines(row, row).encode())))
     found = read_typed_lines(stream, "t", SCHEMA, max_line_bytes=10_000)
     assert [batch.column("carrier").to_pylist() for batch in found] == [["flight", "flight"]]
+
+
+@pytest.mark.parametrize("name", ["id", 'a"b'], ids=["plain", "escaped"])
+def test_headers_of_bytes(name: str) -> None:
+    """As beside a value of any topic: in base64 and in hex, text, or null."""
+    schema = make_schema(pa.schema([(name, pa.int64())]), [])
+    given = ["text", {"base64": "/w=="}, {"hex": "ff00"}, None]
+    headers = [{"key": f"k{number}", "value": value} for number, value in enumerate(given)]
+    text = json.dumps({name: 1, "_headers": headers}).encode()
+    sent = [("k0", b"text"), ("k1", b"\xff"), ("k2", b"\xff\0"), ("k3", None)]
+    assert read_typed_row(text, "t", schema)["_headers"] == sent
+    for value in ({"base64": "/w"}, {"hex": "ff", "base64": "/w=="}, {}):
+        wrong = json.dumps({name: 1, "_headers": [{"key": "k", "value": value}]}).encode()
+        with pytest.raises(InvalidRecord, match="bytes"):
+            read_typed_row(wrong, "t", schema)
 
 
 def test_keys_of_maps_are_given_once() -> None:

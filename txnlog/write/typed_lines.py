@@ -158,7 +158,8 @@ class _TypedLines:
         else:
             given = row.get(HEADERS)
             if given is not None:
-                row[HEADERS] = [(h["key"], decode_bytes(h["value"])) for h in given]
+                found = msgspec.convert(given, list[JsonHeader])
+                row[HEADERS] = [(h.key, decode_bytes(h.value)) for h in found]
         partition = row.get(PARTITION) or 0
         if self._count is not None and partition >= self._count:
             raise ValueError(
