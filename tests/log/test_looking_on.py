@@ -121,7 +121,7 @@ def test_a_hole_is_not_taken_for_the_end(heap: HeapStorage, store: Store) -> Non
     append(store, b"1")
     append(store, b"2")
     heap.delete([store.logs.topic("t").log.path(2)])
-    with pytest.raises(CorruptEntry, match=r"0{19}2\.json is missing, though later entries exist"):
+    with pytest.raises(CorruptEntry, match=r"0{19}2\.json is missing, though later files exist"):
         append(reader, b"lost")
 
 

@@ -212,5 +212,5 @@ def test_a_hole_in_a_busy_log_is_damage(clock: VirtualClock) -> None:
     arrive(2)
     heap.delete([store.logs.topic("t").log.path(2)])
     busy.entries = 1
-    with pytest.raises(CorruptEntry, match=r"0{19}2\.json is missing, though later entries exist"):
+    with pytest.raises(CorruptEntry, match=r"0{19}2\.json is missing, though later files exist"):
         far.logs.topic("t").refresh()

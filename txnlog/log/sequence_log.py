@@ -49,6 +49,11 @@ class Listing:
     witnesses: dict[int, tuple[int, ...]]
     end: int | None = None
 
+    @property
+    def newest(self) -> int:
+        """The highest number of any entry, marker or checkpoint; -1 if there is none."""
+        return max([-1, *self.entries[-1:], *self.checkpoints[-1:], *self.outcomes])
+
     def files_from(self, first: int) -> tuple[int, ...]:
         """The files of the entries from ``first`` on.
 

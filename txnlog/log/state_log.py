@@ -192,7 +192,7 @@ class StateLog(Generic[EntryT, StateT]):
                 attempts = 0 if goes_on or is_further else attempts + 1
                 if attempts == _ATTEMPTS:
                     raise CorruptEntry(
-                        f"{self.log.path(self._state.next_entry)} is missing, though later entries "
+                        f"{self.log.path(self._state.next_entry)} is missing, though later files "
                         "exist; restore it from a backup"
                     )
                 reached = max(reached, self._state.next_entry)
@@ -223,7 +223,7 @@ class StateLog(Generic[EntryT, StateT]):
             return "overtaken"
         loaded = False
         newest = listing.checkpoints[-1] if listing.checkpoints else -1
-        self._shown_end = max(newest, *listing.entries[-1:], listing.end or 0)
+        self._shown_end = max(listing.newest, listing.end or 0)
         self._newest_checkpoint = max(self._newest_checkpoint, newest)
         seen = self._seen_checkpoints.union(listing.checkpoints)
         self._seen_checkpoints = {*sorted(seen)[-16 * KEPT_CHECKPOINTS :]}
@@ -253,7 +253,9 @@ class StateLog(Generic[EntryT, StateT]):
             state.decide(number, outcome)
         self.ahead = bool(decided) or (loaded and state.has_transactions())
         self._listed_at = listed_at
-        gap = bool(listing.entries) and listing.entries[-1] >= state.next_entry
+        # A marker or checkpoint, too, tells of an entry: whoever puts one has read it.
+        gap = listing.newest >= state.next_entry
+        self._seen = not gap  # asking for names would show no file behind a missing one
         passed = listing.end is not None and state.next_entry > listing.end
         complete = not (gap or passed) and self._shows_undecided(listing, state)
         if complete:
