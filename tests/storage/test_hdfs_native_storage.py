@@ -226,7 +226,7 @@ def test_a_rename_whose_answer_was_lost_is_found_out(
 def test_a_read_is_repeated_when_the_datanodes_have_failed(
     cluster: StandIn, storage: NativeHdfsStorage, error: RuntimeError, attempts: int
 ) -> None:
-    """As one does that stood still: hdfs-native asks each once. The NameNode's word is final."""
+    """When a connection breaks: hdfs-native asks each once. The NameNode's word is final."""
     storage.put("a", b"0123456789")
     cluster.breaks += [error] * (attempts - 1)
     assert storage.get_range("a", 2, 4) == b"23"

@@ -190,7 +190,8 @@ class NativeHdfsClient(HdfsClient):
                 return self._call(read, self._client)
             except RuntimeError as error:
                 # Each DataNode is asked once: where there is one replica, a connection that
-                # breaks is a read that fails.
+                # breaks is a read that fails. One that a client leaves behind which ends does:
+                # others find it among hdfs-native's connections.
                 if attempt == _READ_ATTEMPTS or not str(error).startswith("DataTransferError("):
                     raise
         raise AssertionError("the loop returns or raises")
