@@ -589,7 +589,8 @@ class Producer:
         with self._logs.storage.count_later() as count:
             segments = self._finish_records()
         placed = self._place(segments, self._offsets.take() if with_offsets else {}, count)
-        self._phase = Phase.IN_TRANSACTION
+        if self._phase is Phase.FAILED:  # unless who was told has ended it
+            self._phase = Phase.IN_TRANSACTION
         return placed
 
     def _finish_records(self) -> dict[str, list[UploadedSegment]]:

@@ -217,6 +217,43 @@ def test_a_refused_topic_is_told_beside_a_good_one(store: Store) -> None:
     producer.close()
 
 
+@pytest.mark.parametrize("what", ["flush", "close", "result"])
+def test_who_is_told_may_flush(store: Store, caplog: pytest.LogCaptureFixture, what: str) -> None:
+    """What waits is placed once, be it by that flush or the one that tells, which succeeds."""
+    store.topics.create("u")
+    producer = store.producer()
+    told: list[FutureRecordMetadata] = []
+
+    def call(delivery: FutureRecordMetadata) -> None:
+        told.append(delivery)
+        if what != "result":
+            getattr(producer, what)()
+        elif len(told) == 1:
+            assert producer.send("u", b"more").result().offset == 3
+
+    sent = [producer.send(topic, b"v", on_delivery=call) for topic in ("t", "u") * 3]
+    placed = producer.flush()
+    assert not caplog.records
+    assert sorted(map(id, told)) == sorted(map(id, sent))
+    assert all(delivery.exception(timeout=0) is None for delivery in sent)
+    assert sum(len(offsets) for ranges in placed.values() for offsets in ranges) == 3
+    assert (len(values(store)), store.scan("u").to_arrow().num_rows) == (3, 3 + (what == "result"))
+    producer.close()
+
+
+@pytest.mark.parametrize("end", ["abort_transaction", "close"])
+def test_who_is_told_may_end_the_transaction(store: Store, end: str) -> None:
+    """It is over then, and the producer knows."""
+    producer = store.producer(transactional_id="x")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("t", b"v", on_delivery=lambda _: getattr(producer, end)())
+    producer.flush()
+    with pytest.raises(IllegalState if end == "close" else InvalidTxnState, match=r"send\(\)"):
+        producer.send("t", b"w")
+    assert values(store) == {}
+
+
 def test_a_lingering_producer_does_not_wait_to_be_asked(tmp_path: Path) -> None:
     """The thread of linger_ms makes futures done."""
     store = txnlog.open(str(tmp_path / "s"), create=True)

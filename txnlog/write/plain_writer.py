@@ -32,7 +32,7 @@ _commits = logging.getLogger("txnlog.commits")
 """Logs flushes without a transaction, as the coordinator's logger does transactions."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _PendingAppend:
     """Segments of one topic that are uploaded but not placed yet.
 
@@ -98,9 +98,13 @@ class PlainWriter:
                 f"records for topic {waiting.topic!r} may or may not have been written: {error}. "
                 "Nothing was deleted; flush() again: what was written is not written twice"
             ) from error
-        for batch in waiting.sent:
-            batch.resolve(waiting.topic, {at: [offsets] for at, offsets in placed.items()})
-        self._pending.pop(0)  # after that: what an interrupt leaves here is recognised, and told
+        try:
+            self._pending.remove(waiting)  # who is told may flush what is left, or close
+            for batch in waiting.sent:
+                batch.resolve(waiting.topic, {at: [offsets] for at, offsets in placed.items()})
+        except BaseException:  # what an interrupt leaves is recognised, and told
+            self._pending = [waiting, *(one for one in self._pending if one is not waiting)]
+            raise
         _commits.info(
             "%s: appended, %d records",
             waiting.topic,
