@@ -731,7 +731,8 @@ class Consumer:
         committed in a transaction again.
         """
         self._check_assigned([where])
-        check_whole_number(offset, "the offset to seek to", InvalidOption, least=0)
+        what = "the offset to seek to"
+        check_whole_number(offset, what, InvalidOption, least=0, most=(1 << 63) - 1)
         if self._group_positions is not None:
             self._group_positions.begin_anew(where, offset)
         self._drop_buffered()

@@ -12,6 +12,7 @@ from tests.support.groups.alone import read_alone
 from tests.support.steps import ANYWHERE, another, elsewhere, send, values
 from txnlog.errors import (
     IllegalState,
+    InvalidOption,
     NoOffsetForPartition,
     OffsetOutOfRange,
 )
@@ -68,6 +69,16 @@ def test_seek_and_read_from_any_offset(store: Store) -> None:
     ]
     with pytest.raises(OffsetOutOfRange):
         store.scan("t", {0: 61})
+
+
+@pytest.mark.parametrize("offset", [-1, 1 << 63])
+def test_what_is_no_offset_cannot_be_sought(store: Store, offset: int) -> None:
+    """The bounds are those of an offset to commit: what was sought may be committed."""
+    consumer = store.consumer("t", group_id="g")
+    with pytest.raises(InvalidOption, match="the offset to seek to must be a whole number"):
+        consumer.seek(T0, offset)
+    consumer.seek(T0, (1 << 63) - 1)
+    consumer.commit()
 
 
 @pytest.mark.few(2)
