@@ -44,7 +44,7 @@ def _kind_of(where: Path) -> SchemaType:
 
 
 def _read(where: Path) -> bytes:
-    """As much as tells a schema from what is too long for one. Raises StorageError."""
+    """What tells a schema from what is too long for one. Raises StorageError."""
     try:
         with where.open("rb") as file:
             return file.read(MOST_SCHEMA_BYTES + 1)
