@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,7 @@ from txnlog.log.chapters import ClosingMark
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
 from txnlog.replication import Replicas
+from txnlog.replication.roots import root_join
 from txnlog.replication.roots.replicated_storage import find_replicated
 from txnlog.replication.roots.scrub import scrub
 from txnlog.replication.sound_copies import SoundCopies
@@ -168,6 +170,33 @@ def test_a_state_whose_witness_is_left(tmp_path: Path) -> None:
     assert store.logs.transactions.witness("x", number, store.logs.clock.now_ms()) is not None
     states[-1].unlink()
     assert store.storage.list_names("transactions/x")[-2] == states[-1].name
+
+
+@pytest.mark.parametrize("early", [False])
+@pytest.mark.usefixtures("early")
+def test_what_the_leader_loses_while_a_root_joins_is_not_deleted_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After it was copied, and before the leader is listed for the last time."""
+    store = make(tmp_path)
+    for _ in work(store):
+        pass
+    expected = shown(store)
+    logs = [tmp_path / FIRST / folder for folder in ("topics/t/log", "transactions/x")]
+    lost = [max(log.glob("*.json")) for log in logs]
+    named_now = root_join._named_now
+
+    def lose_first(*told: Any) -> Any:
+        for path in lost:
+            path.unlink()
+        return named_now(*told)
+
+    monkeypatch.setattr(root_join, "_named_now", lose_first)
+    Replicas(store).add(str(tmp_path / "c"))
+    for path in lost:
+        name = path.relative_to(tmp_path / FIRST)
+        assert (tmp_path / "c/incarnation-00000" / name).exists()
+    assert shown(reopened(tmp_path)) == expected
 
 
 @pytest.mark.parametrize("early", [False])

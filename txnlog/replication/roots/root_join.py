@@ -54,6 +54,7 @@ from txnlog.replication.roots.soundness import (
     NamedFiles,
     bring_back_lost,
     bytes_to_join_with,
+    lost_by_leader,
     names_nothing,
 )
 
@@ -360,6 +361,9 @@ def _copy(
     back = given | _lacked_by(agreement, epoch, member, more)
     _round(agreement, [partial(copy, name, kept.holders(name)) for name in sorted(back)])
     gone = (copied - there - given) | _lacked_by_leader(agreement, epoch, back)
+    # What the leader has lost since it was copied nobody has deleted.
+    framed = [*filter(names.is_framed, gone)]
+    gone -= _patiently(agreement, lambda: lost_by_leader(agreement, epoch, framed))
     _delete(agreement, epoch, member, (name for name in gone if not is_placed(epoch, name)))
     return len(sizes), sum(sizes), len(kept_sizes), sum(kept_sizes)
 

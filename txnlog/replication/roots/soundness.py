@@ -207,7 +207,7 @@ def whole_alone(
     # It is deleted at the leader first, or lost. What is lost with another history is announced.
     lacked = [name for name in some if judged[name] is None]
     asked = lacked if is_former or member in epoch.in_sync else []
-    lost = sorted(_lost_by_leader(agreement, epoch, asked))
+    lost = sorted(lost_by_leader(agreement, epoch, asked))
     judged |= zip(lost, gather(partial(is_left, name) for name in lost), strict=True)
     return [name for name in some if judged[name]]
 
@@ -432,16 +432,11 @@ def _of_leader(
     return list_from(first_of_widest(number))  # the marks tell, which may be far back
 
 
-def is_lost_by_leader(agreement: Agreement, epoch: Epoch, name: str) -> bool:
-    """Whether the leader has lost what it lacks: a numbered object that nobody has deleted.
+def lost_by_leader(agreement: Agreement, epoch: Epoch, some: Iterable[str]) -> set[str]:
+    """Those of what the leader lacks that it has lost: numbered ones that nobody has deleted.
 
     Raises MemberFailed.
     """
-    return bool(_lost_by_leader(agreement, epoch, [name]))
-
-
-def _lost_by_leader(agreement: Agreement, epoch: Epoch, some: Iterable[str]) -> set[str]:
-    """Those of what the leader lacks that it has lost. Raises MemberFailed."""
     by_folder: dict[str, list[str]] = {}
     for name in some:
         folder, _, last = name.rpartition("/")

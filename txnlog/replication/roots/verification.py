@@ -347,7 +347,7 @@ class _Judge:
                 return self._differing(epoch, name, there, size_bytes)
             except ObjectNotFound:
                 return None  # it was deleted meanwhile
-        if leaders is None and soundness.is_lost_by_leader(self._agreement, epoch, name):
+        if leaders is None and soundness.lost_by_leader(self._agreement, epoch, [name]):
             why = f"the leader has lost it, and {_named(there)} still has it"
             return ReplicaDifference(name, "missing", (epoch.leader,), size_bytes, why)
         if leaders is None and not _has_one_writer(name):
