@@ -44,12 +44,12 @@ def numbers_of_column(column: pa.ChunkedArray) -> _Int64s:
 
 
 def as_array(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array; without a copy if it is one."""
+    """A column as one array; not copied if it has one chunk."""
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
 def text_array(texts: Sequence[str]) -> pa.Array:
-    """Texts of less than 2 GiB, none of them null."""
+    """An array of texts, of less than 2 GiB together and none of them null."""
     encoded = [text.encode() for text in texts]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]

@@ -211,7 +211,7 @@ class BatchHeader:
     def is_message_set(self) -> bool:
         """Whether this is an old compressed wrapper, whose header gives only its last offset.
 
-        Until it is decoded, base offset and last offset are both those of the last record.
+        Until the wrapper is decoded, its base offset is the last offset, too.
         """
         return self.magic < MAGIC_KAFKA and bool(self.attributes & CODEC_BITS)
 

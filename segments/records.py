@@ -137,7 +137,7 @@ def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def joined_batches(batches: Iterable[pa.RecordBatch], least_bytes: int) -> Iterator[pa.Table]:
-    """The rows in tables that take no less, but for the last one."""
+    """Join batches into tables of at least ``least_bytes``; the last one may be smaller."""
     held: list[pa.RecordBatch] = []
     size_bytes = 0
     for batch in batches:
@@ -233,7 +233,7 @@ def _ends_beyond(array: pa.Array) -> bool:
 
 
 def _last_offset(array: pa.Array) -> int:
-    """Where the values of an array of variable length end among those of its buffers."""
+    """The position after an array's last value, in the child or buffer that holds its values."""
     data = array.buffers()[1]
     width = np.int32 if pa.types.is_list(array.type) else np.int64
     return (

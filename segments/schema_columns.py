@@ -106,9 +106,9 @@ def default_of(field: pa.Field) -> pa.Scalar | None:
 
 
 class SchemaColumns:
-    """How the columns of a schema are made of a file's; ``stored`` are those that are read of it.
+    """Builds the columns of one schema from a file's; ``stored`` are the file's columns it needs.
 
-    Raises ValueError: the schema has a default that is none.
+    Raises ValueError: a column's default is not valid.
     """
 
     def __init__(self, file_schema: pa.Schema, wanted: pa.Schema) -> None:
@@ -291,9 +291,9 @@ def _mask(array: pa.Array) -> pa.Array | None:
 
 
 def elements(array: pa.Array, *values: pa.Array) -> tuple[pa.Array, list[pa.Array]]:
-    """The offsets of a list's (or map's) elements, and these: of a slice only what belongs to it.
+    """The offsets of a list or map array, and the parts of ``values`` that its elements lie in.
 
-    The offsets are an array that is not a slice, which Arrow needs with a mask.
+    The offsets begin at 0, and are not a slice: Arrow needs that with a mask.
     """
     offsets = array.offsets.to_numpy()
     first, count = int(offsets[0]), int(offsets[-1] - offsets[0])

@@ -85,7 +85,7 @@ def read_record_batch(stream: memoryview, included: Sequence[int]) -> pa.RecordB
 
 
 def read_table(stream: bytes, expected: pa.Schema, row_count: int, max_bytes: int) -> pa.Table:
-    """All of a stream, which must have this schema and so many rows."""
+    """Read a stream as a table, which must have this schema and ``row_count`` rows."""
     view = memoryview(stream)
     try:
         layout = read_layout(view)

@@ -377,7 +377,7 @@ def _repeats_booleans(kind: pa.DataType, *, is_repeated: bool = False) -> bool:
 
 
 def _join_offsets(parts: Sequence[range | Int64Array]) -> tuple[int, Int32Array | None]:
-    """The first offset of a batch, and what the others are beyond it; None if there are no gaps."""
+    """The first offset of a batch, and each offset less the first; None if there are no gaps."""
     first, last = int(parts[0][0]), int(parts[-1][-1])
     if last - first + 1 == sum(len(part) for part in parts):
         return first, None

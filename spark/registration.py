@@ -91,9 +91,10 @@ def _archive_on_path(spark: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def _unless_it_is_found() -> Iterator[None]:
-    """Spark looks once more, and may find by itself then what it has not found before.
+    """Ignore the error that a data source exists already: Spark may have found it by itself.
 
-    From Python 3.13 on a look may fail: pkgutil loses a zip file whose caches were invalidated.
+    From Python 3.13 on its first look may fail: pkgutil loses a zip file whose caches were
+    invalidated.
     """
     try:
         yield
@@ -145,7 +146,7 @@ def _take_this_python(spark: SparkSession) -> None:
 
 
 def _context(spark: SparkSession) -> SparkContext | None:
-    """None of Spark Connect, whose workers this process cannot ask."""
+    """The session's context; None with Spark Connect, whose workers this process cannot ask."""
     return spark.sparkContext if hasattr(spark, "_jsparkSession") else None
 
 

@@ -239,7 +239,10 @@ class _Round:
             raise InvalidOption("the transaction is committed, but its group has not moved")
 
     def remove(self) -> None:
-        """Whatever there is of it. Raises the first error; the rest is tried all the same."""
+        """Remove the topics, the group and the transactional id, as far as they exist.
+
+        Raises the first error, after all the removals were tried.
+        """
         errors = []
         there = self._store.topics.list()
         for topic in self._topics:

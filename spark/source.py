@@ -48,7 +48,7 @@ NEEDED = ("txnlog", "pyarrow", "numpy", "msgspec", "fsspec", "crc32c", "lz4", "z
 
 
 def reads_streams() -> bool:
-    """Whether this PySpark can read a stream from a source that goes on where it has ended."""
+    """Whether this PySpark can read streams from Python sources that track their own progress."""
     return find_spec("pyspark.sql.streaming.datasource") is not None
 
 

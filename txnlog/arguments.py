@@ -108,7 +108,7 @@ def _raise_if_wrong(
 
 
 class _Names(dict[str, Any]):
-    """What annotations name; what a module imports for type checkers alone may be anything."""
+    """The names that annotations use; one that only type checkers import stands for Any."""
 
     def __missing__(self, name: str) -> Any:  # noqa: ANN401 - a type, or what stands for all
         return getattr(builtins, name, Any)
@@ -125,7 +125,10 @@ class _Names(dict[str, Any]):
 
 
 def _kind(value: object) -> str:
-    """A value's type, with those inside it; never what it is, which may be a secret."""
+    """The type of a value, with the types inside it. The value itself may be a secret.
+
+    Only None, numbers and bools are shown as they are.
+    """
     if value is None or isinstance(value, (bool, int, float)):
         return repr(value)
     name = _type_name(value)

@@ -49,7 +49,7 @@ class Signal:
                 self._told.get_nowait()
 
     def wait(self, seconds: float) -> None:
-        """Wait until it is set, which it stays, or the time is over."""
+        """Wait until it is set, or for ``seconds``. It stays set."""
         with suppress(Empty):
             self._told.get(timeout=max(seconds, 0))
             self.set()

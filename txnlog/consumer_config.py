@@ -95,7 +95,7 @@ _FIELDS = frozenset(field.name for field in fields(ConsumerConfig))
 
 
 def names_config(make: Callable[P, R]) -> Callable[P, R]:
-    """Let ``make`` say of a setting in its arguments that it is one of ConsumerConfig."""
+    """Let ``make`` refuse settings of ConsumerConfig as arguments, and say where they belong."""
 
     @wraps(make)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:

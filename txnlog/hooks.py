@@ -25,10 +25,10 @@ PARTS = ("replication",)
 def lazily(
     module: Mapping[str, Any], homes: Mapping[str, Collection[str]]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a module, whose ``globals()`` these are.
+    """``__getattr__`` and ``__dir__`` for a module that imports its public names on first use.
 
-    What is public there is imported when it is first used. ``homes``: modules of the package, each
-    with the names that are found in it.
+    ``module``: its ``globals()``. ``homes``: the modules of its package, each with the names that
+    it defines.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 

@@ -73,7 +73,7 @@ class _Reference(msgspec.Struct, frozen=True):
 
 
 class _Value(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a record of any kind has, as far as it matters here."""
+    """The value of a record of any kind in ``_schemas``, without the fields that are not used."""
 
     subject: LongName | None = None
     version: Counter = 0
@@ -211,12 +211,12 @@ class SchemaAdmin:
         return PinnedSchemas(self._logs, snapshot.token(), self._state_of(snapshot))
 
     def compatibility(self, subject: str | None = None) -> Compatibility:
-        """The mode of a subject; None: of those that have none of their own."""
+        """The mode of a subject; None: the mode of subjects without one of their own."""
         return self._read().mode(subject)
 
     @writes
     def set_compatibility(self, mode: Compatibility, subject: str | None = None) -> None:
-        """Set the mode of a subject; None: of those that have none of their own.
+        """Set the mode of a subject; None: the mode of subjects without one of their own.
 
         Raises InvalidOption: there is no such mode, or subject names cannot be so.
         """
@@ -442,7 +442,10 @@ class PinnedSchemas:
         return PinnedSchemas, (self._logs, self._token)
 
     def by_id(self, schema_id: int) -> RegisteredSchema:
-        """The schema with an id. Raises UnknownSchema; SnapshotExpired: what it said is deleted."""
+        """The schema with an id.
+
+        Raises UnknownSchema; SnapshotExpired: the records that the snapshot pinned are deleted.
+        """
         return self._state.by_id(schema_id)
 
     def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
@@ -450,7 +453,7 @@ class PinnedSchemas:
         return self._state.version(subject, version)
 
     def pinned(self) -> PinnedSchemas:
-        """These."""
+        """Itself."""
         return self
 
     @cached_property
@@ -505,7 +508,7 @@ def _check_subject(subject: object) -> None:
 def _doomed(
     state: _State, subject: str, version: int | None, *, permanent: bool
 ) -> Sequence[RegisteredSchema]:
-    """What is to be deleted. Raises UnknownSchema, InvalidOption."""
+    """The schemas that a deletion is about. Raises UnknownSchema, InvalidOption."""
     live, gone = state.versions.get(subject, {}), state.deleted.get(subject, {})
     if permanent and (live if version is None else version in live):
         raise InvalidOption(

@@ -85,7 +85,10 @@ class _Job:
         return not (self._running.locked() or self.result)
 
     def wait(self, for_s: float, is_over: _Job | None = None) -> bool:
-        """Whether it has ended; it is waited for until another one says that it is over."""
+        """Wait up to ``for_s`` seconds; returns whether it has ended.
+
+        Returns early once ``is_over`` has ended with a yes.
+        """
         for _ in range(_SLICES):
             if self._running.acquire(timeout=for_s / _SLICES):
                 return True

@@ -43,7 +43,7 @@ _HEADERS = {
 
 
 class TooManyTries(Exception):
-    """So many wrong passwords came from an address lately that none from there is looked at."""
+    """An address has lately sent so many wrong passwords that its passwords are not checked."""
 
 
 class WrongTries:
@@ -74,7 +74,7 @@ class WrongTries:
 
 
 def _network(client: str) -> str:
-    """What one client has of addresses: of IPv6 a network of 64 bits is given to each."""
+    """The network that counts as one client: an IPv4 address, or 64 bits of an IPv6 address."""
     try:
         address = ip_address(client)
     except ValueError:
@@ -105,18 +105,18 @@ class Access:
 
     @property
     def form_token(self) -> str:
-        """What each form of ours carries, and no other site can know."""
+        """The token in each of our forms, which no other site can know."""
         return hmac.new(self.session.encode(), b"form", hashlib.sha256).hexdigest()
 
     def is_called(self, host: str) -> bool:
-        """Whether that, of a request's ``Host``, is us."""
+        """Whether a request's ``Host`` header names this server."""
         # Proxies differ in the port that they pass on; no other site can have such a name.
         is_public = _bare(host) in map(_bare, self.public_hosts)
         is_named = is_public or host.lower() in self.hosts
         return is_named or (self.password is not None and _is_address(host))
 
     def knows(self, request: Request) -> bool:
-        """Whether it comes from a browser that has shown the token, or the password."""
+        """Whether a request comes from a browser that has shown the token, or the password."""
         return same_secret(request.cookies.get(cookie_name(request), ""), self.session)
 
     def opens_by_url(self, request: Request) -> bool:
@@ -137,7 +137,7 @@ class Access:
         return False
 
     def admit(self, request: Request, where: str) -> Response:
-        """On to a page of ours, with the cookie that is asked for from then on."""
+        """Redirect to one of our pages, with the session's cookie, which later requests need."""
         # Two slashes begin the name of a host, also where a browser has decoded them.
         response = RedirectResponse("/" + where.lstrip("/"), status_code=303)
         response.set_cookie(
@@ -248,5 +248,5 @@ def _is_address(host: str) -> bool:
 
 
 def same_secret(given: str, expected: str) -> bool:
-    """Whether they are the same, told in the same time whatever was given."""
+    """Whether two secrets are equal; takes the same time whatever was given."""
     return hmac.compare_digest(given.encode(), expected.encode())

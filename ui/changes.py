@@ -51,8 +51,8 @@ class FormField:
 class ChangePlan:
     """What a change would do, in sentences, and how it is done.
 
-    ``basis`` is what it rests on: a plan that rests on something else is not the one that was seen.
-    ``apply`` does it, and returns a line for the log.
+    ``basis`` is the state that it was made for: if another plan has another basis, it is not the
+    one that the user has seen. ``apply`` does it, and returns a line for the log.
     """
 
     says: Sequence[str]
@@ -60,7 +60,7 @@ class ChangePlan:
     apply: Callable[[], str]
 
     def seal(self, typed: Mapping[str, str]) -> str:
-        """What a form sends back to confirm this plan, for what was typed."""
+        """A hash of the plan's basis and of what was typed; a form sends it back to confirm it."""
         known = json.dumps([self.basis, sorted(typed.items())], default=str)
         return hashlib.sha256(known.encode(errors="surrogatepass")).hexdigest()
 
@@ -78,12 +78,12 @@ class Form:
 
     @property
     def seal(self) -> str:
-        """That of its plan, behind its ``now``; empty without one."""
+        """The plan's seal after the form's ``now``; empty without a plan."""
         return "" if self.plan is None else f"{self.typed['now']}_{self.plan.seal(self.typed)}"
 
 
 def moment_of(seal: str) -> str | None:
-    """The ``now`` of a form's seal; None: it is none."""
+    """The ``now`` in a form's seal; None if the seal is not valid."""
     found = re.fullmatch(r"([0-9]{1,13})_[0-9a-f]{64}", seal)
     return found[1] if found else None
 
@@ -105,9 +105,9 @@ class Confirmed:
 
     @contextmanager
     def alone(self, form: str) -> Generator[bool]:
-        """Whether it was done already; whoever sends it meanwhile waits for what comes of it.
+        """Whether a form was applied already. Another request with it waits until the block ends.
 
-        Raises StillUnderWay.
+        Raises StillUnderWay: that takes too long.
         """
         with self._ended:
             if not self._ended.wait_for(lambda: form not in self._under_way, _PATIENCE_S):
@@ -122,7 +122,7 @@ class Confirmed:
                 self._ended.notify_all()
 
     def add(self, form: str) -> None:
-        """It is done now."""
+        """Note that a form was applied."""
         with self._ended:
             self._done[form] = None
             if len(self._done) > MOST_REMEMBERED:

@@ -20,7 +20,7 @@ _NUMBERS = itertools.count()
 
 
 def limited_server(app: ASGIApp) -> uvicorn.Server:
-    """A server that says and believes little, to be run on a socket that listens."""
+    """A server that tells little and trusts no headers of proxies; it is given an open socket."""
     config = uvicorn.Config(
         app,
         log_level="warning",

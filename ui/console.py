@@ -21,7 +21,7 @@ from txnlog.ui.render import make_environment
 
 
 class GrowthRates:
-    """How fast things grow, told by what they were when they were looked at before."""
+    """How fast numbers grow, compared with their values at earlier looks."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, int]] = {}
@@ -71,10 +71,10 @@ class Console:
     def ask_job(
         self, request: Request, kind: str, work: Callable[[Store, Job], None]
     ) -> Progress | None:
-        """How far the job is that ``kind`` in the URL asks for, as ``Jobs.ask`` does.
+        """The progress of the job of this kind; begins it if the URL asks for a new one.
 
-        Without it, the newest one; None if there was none. It has a store of its own, so that its
-        requests are not those of pages.
+        None if there was none. A job has a store of its own, so that its requests do not count as
+        those of pages.
         """
         number = request.query_params.get(kind)
         if number is not None:
@@ -83,9 +83,9 @@ class Console:
         return None if job is None else job.progress()
 
     def begin_job(self, kind: str, number: str, work: Callable[[Store, Job], None]) -> bool:
-        """Begin a job if it is the next one of its kind; whether it is, and it was.
+        """Begin a job if ``number`` is the next of its kind; returns whether it was begun.
 
-        Waits a moment, in which it may end.
+        Waits a moment for the newest job to end.
         """
         storage = CountingStorage(self.requests.inner)
         clock = self.store.logs.clock
@@ -101,7 +101,7 @@ class Console:
     def page(
         self, request: Request, template: str, content: Mapping[str, object], *, status: int = 200
     ) -> HTMLResponse:
-        """A page; every one says what it has cost."""
+        """A page from a template; it shows how many requests it took."""
         shown = self.templates.get_template(template).render(
             **content,
             console=self,

@@ -26,9 +26,9 @@ _logger = logging.getLogger(__name__)
 class Progress:
     """What a job has found so far.
 
-    ``shown`` are the first of what was found, with a word for its kind; ``counts`` counts all of
-    it. ``place`` is where it is, or was when it ended. ``failure`` is why it ended too early; None
-    if it did not, or goes on. ``requests`` are those that it has made.
+    ``shown`` are the first findings, each with a word for its kind; ``counts`` counts all findings.
+    ``place`` is where the job is, or was when it ended. ``failure`` is why it ended too early, else
+    None. ``requests`` are the ones that it has made.
     """
 
     number: int
@@ -138,9 +138,9 @@ class Jobs:
     def ask(
         self, kind: str, number: str, clock: Clock, storage: CountingStorage, work: Work
     ) -> Job:
-        """The newest run; a new one is begun if there was none, or ``number`` is the next one's.
+        """The newest run of a kind; begins a new one if there is none, or ``number`` is the next.
 
-        It comes from the URL, so loading a page again begins nothing.
+        The number comes from the URL, so loading a page again begins nothing.
         """
         with self._lock:
             known = self._newest.get(kind)

@@ -56,7 +56,7 @@ class EndOffsetCurve:
 
     @classmethod
     def of_appends(cls, appends: AppendTimes, partition: int, end_offset: int) -> EndOffsetCurve:
-        """That of a partition whose last stable offset this is; what is behind it is left out."""
+        """The curve of a partition's appends up to ``end_offset``, its last stable offset."""
         rows = appends.rows
         mine = (rows["partition"] == partition) & (rows["base_offset"] < end_offset)
         bases, at_ms = rows["base_offset"][mine], rows["at_ms"][mine]
@@ -65,7 +65,7 @@ class EndOffsetCurve:
         return cls(np.maximum.accumulate(at_ms[order]), ends)
 
     def end_at(self, at_ms: int, default: int) -> int:
-        """Where it ended at a time; ``default`` if that is before all of this."""
+        """The end offset at a time; ``default`` if that is before the first append."""
         place = int(np.searchsorted(self.at_ms, at_ms, side="right"))
         return int(self.end_offsets[place - 1]) if place else default
 
@@ -75,8 +75,7 @@ def draw_lags(
 ) -> LagPicture:
     """The lag in each partition over time, before and after each commit, and now.
 
-    It is what had been appended by then and was not read: at most ``_MOST_LINES`` partitions, those
-    that lag most first.
+    At most ``_MOST_LINES`` partitions, the ones with the greatest lag first.
     """
     commits = _commits_of(history)
     known = [at for at in offsets if at.end_offset is not None]
@@ -118,7 +117,7 @@ def follow_lag(
 
 
 def _commits_of(history: Iterable[GroupLogEntry]) -> dict[TopicPartition, list[Commit]]:
-    """By partition, in the log's order; clocks that run back are held where they were."""
+    """The commits of each partition in the log's order; times that run back are raised."""
     found: dict[TopicPartition, list[Commit]] = {}
     latest_ms = 0
     for entry in history:

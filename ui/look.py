@@ -79,9 +79,10 @@ class Look:
 
 
 class _Piece(NamedTuple):
-    """A range to read, and where the look has come when it is read.
+    """A range to read, and the offset that the look has reached after it.
 
-    ``rank`` is the least that a record in it can have; ``floor_ms`` the greatest time before it.
+    ``rank`` is the least rank that a record in it can have; ``floor_ms`` the greatest time before
+    it.
     """
 
     rank: float
@@ -182,7 +183,7 @@ class _Looking:
         return self._clock.monotonic_s() > self._until_s or process_time() > self._until_cpu_s
 
     def _ends_differ(self) -> bool:
-        """Whether it has come anywhere: a look that has not would never do."""
+        """Whether the look has advanced in any partition. It goes on until it has."""
         return any(side.at != self._begin[p] for p, side in self._sides.items())
 
     # -- planning ----------------------------------------------------------------------------------
@@ -238,10 +239,10 @@ class _Looking:
     # -- reading -----------------------------------------------------------------------------------
 
     def _read(self, pieces: Sequence[_Piece]) -> bool:
-        """Read planned pieces, those of the least ranks first; whether to plan on.
+        """Read planned pieces in the order of their ranks; returns whether to plan more.
 
-        A search leaves those for later that something not planned yet may come before, so that all
-        partitions are searched back to about the same time.
+        A search leaves a piece for later if something that is not planned yet may come before it.
+        So all partitions are searched back to about the same time.
         """
         beyond = self._beyond()
         if self._wanted:
@@ -266,12 +267,12 @@ class _Looking:
         return not self._has(beyond)
 
     def _has(self, rank: float) -> bool:
-        """Whether it has found enough: a search any, else nothing of this rank comes before it."""
+        """Whether enough is found up to a rank. A search needs only enough records, of any rank."""
         is_full = len(self._found) >= self._count
         return is_full and (bool(self._wanted) or self._found[-1].rank <= rank)
 
     def _pass(self, piece: _Piece, error: CorruptRecord) -> None:
-        """What is damaged hides nothing else."""
+        """Note a damaged piece, and go on after it."""
         if len(self._damaged) < _MOST_DAMAGED:
             self._damaged.append(str(error))
         piece.side.planned.popleft()
@@ -294,7 +295,7 @@ class _Looking:
         self._leave(merged[self._count :])
 
     def _nearest(self, batches: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """Of the rows of a piece those that come first, with one more than can be shown."""
+        """The rows of a piece that come first on the way, one more than can be shown."""
         kept: deque[pa.RecordBatch] = deque()
         rows = 0
         for batch in batches:
@@ -321,7 +322,7 @@ class _Looking:
         return map(_Row, ranks.tolist(), each_record(where, batch))
 
     def _leave(self, left: Sequence[_Row]) -> None:
-        """What was found and is not shown comes with the next look."""
+        """Leave found records that are not shown to the next look."""
         for _, record in left:
             partition, offset = record.partition, record.offset
             known = self._ends.get(partition)

@@ -26,7 +26,7 @@ class Page(Generic[T]):
 
     @property
     def next(self) -> int | None:
-        """The page behind; None if this is the last."""
+        """The next page's number; None on the last one."""
         return self.number + 1 if self.number < self.count else None
 
 

@@ -109,7 +109,7 @@ def plan_creation(store: Store, _name: str, typed: Typed) -> ChangePlan:
 
 
 def plan_deletion(store: Store, topic: str, typed: Typed) -> ChangePlan:
-    """A topic with all its records; what comes in until then is no reason to ask again."""
+    """Plan to delete a topic. Records that come in before it is confirmed change nothing."""
     described = store.topics.describe(topic)
     if typed["topic"].strip() != topic:
         raise WrongField("topic", f"type {topic}, the name of what is deleted")
@@ -315,7 +315,7 @@ def plan_reset(store: Store, group_id: str, typed: Typed) -> ChangePlan:
         }
 
     def is_end(each: OffsetReset) -> bool:
-        """Whether it goes to the end: of a topic that is written to all the time it moves."""
+        """Whether an offset is reset to the partition's end, which moves while others write."""
         if shift is not None:
             return each.before is not None and each.before + shift > each.after
         if isinstance(to, int):

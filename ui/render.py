@@ -75,9 +75,10 @@ def _name_of(found: re.Match[str]) -> str:
 
 
 def address_of(kind: str, name: str, verb: str = "") -> str:
-    """The address of a group or a transactional id, or of what is done to it.
+    """The address of the page of a group or a transactional id, or of a change to it.
 
-    Browsers take ``.`` and ``..`` in a path, however they are quoted, for folders.
+    The names ``.`` and ``..`` go into the query: in a path browsers take them for folders, however
+    they are quoted.
     """
     if name in (".", ".."):
         return f"/{kind}/-{verb}?id={name}"
@@ -106,7 +107,7 @@ def show_time(timestamp_ms: int | None) -> str:
 
 
 class _Markup(str):
-    """What is no text to escape."""
+    """Text that is HTML already, and is not escaped."""
 
     __slots__ = ()
 

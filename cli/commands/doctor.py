@@ -48,7 +48,7 @@ _SUBJECTS: Final = 3
 
 @dataclass(slots=True)
 class FindingGroup:
-    """Findings of one kind: they differ in what they are about, and in numbers."""
+    """Findings of one kind, which differ only in their subjects and in numbers."""
 
     first: Finding
     count: int = 0

@@ -73,7 +73,7 @@ def _describe(found: Entry) -> str | None:
 
 
 def _show_schema(schema: TopicSchema | None) -> list[str]:
-    """The columns that a topic has from then on, and what those are called that had other names."""
+    """The columns of a schema that an entry sets, with the former names of renamed ones."""
     if schema is None:
         return []
     from txnlog.errors import CorruptEntry

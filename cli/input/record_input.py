@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class InputFormat(str, Enum):
-    """What the input is."""
+    """The format of the input."""
 
     LINES = "lines"
     JSONL = "jsonl"
@@ -155,10 +155,10 @@ def check_partitioner(name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the topic takes.
+    """Limits that the topic sets for records.
 
-    ``partition_count``: below it a record's own partition must be; None: one on the command line
-    overrules those of records. ``schema``: of a typed topic.
+    A record's own partition must be below ``partition_count``; with None the partition is given on
+    the command line, and overrides those of records. ``schema`` is None unless the topic is typed.
     """
 
     max_record_bytes: int

@@ -69,10 +69,10 @@ class SegmentChoice:
         *,
         is_sound: Callable[[T], bool],
     ) -> Iterator[T]:
-        """What ``check`` finds, but for segments that are deleted while others are checked.
+        """What ``check`` finds in each segment that is still there.
 
-        Those whose files are gone come last: whether that is wrong shows only in a log that is read
-        after it.
+        Results for segments whose files are gone come last. They are yielded only if the log, read
+        again, still names the segment: then its file is missing, and was not just deleted.
         """
         gone: list[tuple[str, T]] = []
         for segment in segments:
@@ -87,9 +87,9 @@ class SegmentChoice:
                 yield found
 
     def _paths(self, store: Store) -> set[str]:
-        """The files of the selected segments; none if there are none (any more).
+        """The files of the selected segments; an empty set if the topic or they are gone.
 
-        Nobody needs those of aborted ones: a writer may have placed them when they were gone.
+        Aborted segments are left out: a writer may have placed one whose file was deleted already.
         """
         try:
             found = self.find(store)

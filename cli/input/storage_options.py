@@ -78,7 +78,10 @@ KafkaConfigOption = Annotated[
 
 
 def parse_kafka_options(given: Sequence[str] | None, path: Path | None) -> Mapping[str, str]:
-    """Those of a file and those that were typed, which come first. Raises InvalidOption."""
+    """Options from the command line and a file; those on the command line win.
+
+    Raises InvalidOption.
+    """
     typed = parse_storage_options(given or (), "--kafka-option")
     return {**_read_config(path), **{key: str(value) for key, value in typed.items()}}
 

@@ -75,7 +75,7 @@ VALUE_OPTIONS: Final = [
 
 @dataclass(frozen=True, slots=True)
 class ValueChoice:
-    """What the options say."""
+    """What the options say about decoding values."""
 
     value_format: ValueFormat
     subject: str | None
@@ -92,7 +92,7 @@ class ValueChoice:
         registry: str | None,
         id_bytes: int,
     ) -> ValueChoice | None:
-        """None without a format. Raises BadParameter."""
+        """The choice that the options make; None without a format. Raises BadParameter."""
         if value_format is None:
             if (value_subject, value_message, registry, id_bytes) != (None, None, None, 4):
                 raise typer.BadParameter(

@@ -59,7 +59,7 @@ class DecodedText:
     def columns(
         self, batches: Iterable[pa.RecordBatch], wanted: RecordFilter
     ) -> Iterator[pa.RecordBatch]:
-        """The columns of those that are wanted."""
+        """Decode the records that match ``wanted`` into columns."""
         import numpy as np
         import pyarrow as pa
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class FileFormat(str, Enum):
-    """What is written."""
+    """The format of the file that is written."""
 
     PARQUET = "parquet"
     ARROW = "arrow"
@@ -151,7 +151,7 @@ class RecordFile:
 
 
 def all_columns(schema: TopicSchema | None) -> list[str] | None:
-    """Of a typed topic its own columns, and what else is needed to write the records again."""
+    """A typed topic's own columns, and the others needed to write its records again; else None."""
     if schema is None:
         return None
     from txnlog.read.plan import TYPED_METADATA

@@ -57,7 +57,7 @@ def flush() -> None:
 
 
 def first(items: Iterable[ItemT], most: int | None) -> Iterator[ItemT]:
-    """At most so many; None: all."""
+    """The first ``most`` items; None for all."""
     return islice(items, None if most is None else min(most, sys.maxsize))
 
 
@@ -76,13 +76,13 @@ def warn(message: str) -> None:
 
 
 def warned() -> int:
-    """How many messages there were so far: a list may lack what they are about."""
+    """How many messages were printed so far. A list may lack things that they are about."""
     return _count
 
 
 @contextmanager
 def holding_back() -> Iterator[list[str]]:
-    """Messages of the block, to be said by the caller when it is the time for them."""
+    """Collect the block's messages, for the caller to print when it likes."""
     global _said  # noqa: PLW0603
     before, _said = _said, []
     try:

@@ -306,7 +306,7 @@ def _measuring() -> Console:
 
 
 def is_rigid(column: Field[T]) -> bool:
-    """Whether it is never wrapped: a number or a time would be unreadable."""
+    """Whether a column's text is never wrapped: a wrapped number or time could not be read."""
     return column.numeric or column.key.endswith("_ms")
 
 

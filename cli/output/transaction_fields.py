@@ -62,7 +62,7 @@ def transaction_ref(
     wide: bool = False,
     elastic: int = 0,
 ) -> Field[T]:
-    """The transaction that something belongs to, if any: all of it in JSON, id and number here."""
+    """A field for a transaction: all of its reference in JSON, id and number in a table."""
 
     def get_json(item: T) -> Json:
         ref = get(item)

@@ -103,7 +103,7 @@ def decompress(codec: Compression, data: BytesLike, max_bytes: int) -> BytesLike
 
 
 class OverLimit(ValueError):
-    """They would take more memory than is allowed."""
+    """Decompressed bytes would take more memory than is allowed."""
 
 
 def check_uncompressed(size_bytes: int, max_bytes: int) -> None:

@@ -507,7 +507,7 @@ class _Packed:
         return numbers
 
     def _place(self, lengths: npt.NDArray[np.int16] | None) -> _Place | None:
-        """Values of these lengths, whose bytes come next."""
+        """Place values of these lengths at the current position, and advance it by their bytes."""
         if lengths is None:
             return None
         least, valid = int(lengths.min()), None

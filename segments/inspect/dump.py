@@ -185,7 +185,7 @@ def _dump_row_groups(file: SegmentFile) -> Iterator[DumpedBatch]:
 
 
 def is_foreign(file: SegmentFile, tail: bytes) -> bool:
-    """Whether a Parquet file with this end is no segment: then nobody has said what it is."""
+    """Whether a Parquet file is not known to be a segment: neither a log nor its footer says so."""
     return file.identity is None and CHECKSUMS_KEY not in tail
 
 
@@ -263,7 +263,7 @@ def _find_candidates(block: bytes, last_offset: int, left: int) -> list[int]:
     count = len(block) - MAGIC_POSITION
 
     def field(dtype: str, at: int) -> npt.NDArray[Any]:
-        """What each position has there, without a copy."""
+        """The value that a header at each position would have in one of its fields; not a copy."""
         return np.ndarray(count, dtype, block, at, strides=(1,))
 
     lengths = field(">i4", 8)

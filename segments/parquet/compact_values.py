@@ -114,7 +114,7 @@ def read_value(data: BytesLike, at: int, kind: int, form: Form) -> tuple[Any, in
 
 
 def skip_field(data: BytesLike, at: int, field: int, kind: int) -> int:
-    """The position behind a field that has no form."""
+    """Skip a field that ``Form`` does not describe; returns the position after it."""
     if not 0 < field <= _MAX_FIELD:  # C++ would take it for another one
         raise ValueError(f"there is a field {field}")
     reader = CompactReader(data)
@@ -264,7 +264,7 @@ def varint(number: int) -> bytes:
 
 
 def field_head(before: int, field: int, kind: int) -> bytes:
-    """The head of a struct's field behind another one, whose number is less."""
+    """The head of a struct's field that follows field ``before``, which has a smaller number."""
     if field - before <= _MANY:
         return bytes([field - before << 4 | kind])
     return bytes([kind]) + varint(field << 1)

@@ -170,7 +170,7 @@ class RowGroupMetadata:
 
 @dataclass(frozen=True, slots=True)
 class FileMetadata:
-    """What a footer says; ``schema`` are the bytes of its list of columns."""
+    """The content of a footer; ``schema`` are the bytes of its list of columns."""
 
     leaves: tuple[Leaf, ...]
     groups: tuple[RowGroupMetadata, ...]

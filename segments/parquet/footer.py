@@ -86,7 +86,7 @@ class RowGroup:
 
     @property
     def is_part(self) -> bool:
-        """Whether it is some pages of a row group, not all of it."""
+        """Whether it stands for some pages of a row group only."""
         return self.dictionaries is not None
 
     def check(self, data: BytesLike, name: str) -> None:
@@ -134,7 +134,7 @@ def units_per_ms(kind: pa.DataType) -> int:
 
 
 def with_tail(metadata: bytes) -> bytes:
-    """A footer as a file ends with it: behind it its length, and the magic."""
+    """A footer as it ends a file: followed by its length and the magic."""
     return metadata + len(metadata).to_bytes(TAIL_BYTES - len(MAGIC), "little") + MAGIC
 
 
@@ -300,7 +300,7 @@ def row_group_header(
     crc: int | None = None,
     times_ms: tuple[int, int] = (-1, -1),
 ) -> BatchHeader:
-    """A row group with offsets ``first`` to ``last`` in so many bytes, as a batch's header."""
+    """The batch header of a row group with offsets ``first`` to ``last``, of ``size_bytes``."""
     return BatchHeader(
         base_offset=first,
         length=size_bytes - _LENGTH_FIELD_BYTES,

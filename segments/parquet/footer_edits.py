@@ -87,7 +87,7 @@ def without_bounds(footer: bytes, chunks: Collection[Chunk]) -> bytes:
 
 
 class _Editing:
-    """Finds the fields to leave out; those behind them say by how much their numbers are more."""
+    """Leaves fields out of a footer, and adjusts the numbers in the heads of fields after them."""
 
     def __init__(self, footer: bytes, chunks: Collection[Chunk]) -> None:
         self._footer = footer

@@ -227,7 +227,7 @@ class ParquetSegment:
         return sum(chunk.size_bytes for chunk in self._chunks(group, columns))
 
     def _chunks(self, group: RowGroup, columns: Iterable[str | None]) -> Iterator[ColumnChunk]:
-        """What the footer says of the existing ones of some columns."""
+        """The footer's column chunks for some columns; columns that the file lacks are skipped."""
         leaves = self.leaves
         wanted = (leaves[name] for name in {*columns} if name in leaves)
         return (group.chunks[leaf] for some in wanted for leaf in some)
@@ -326,7 +326,7 @@ class ParquetSegment:
             group.check(data, self.file.name)
 
     def damaged(self, group: RowGroup, reason: str) -> CorruptRecord:
-        """That error for a row group."""
+        """The CorruptRecord to raise for a damaged row group."""
         return CorruptRecord.at(
             self.file.name,
             group.position,

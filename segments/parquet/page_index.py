@@ -110,8 +110,8 @@ class Parts:
     ) -> None:
         """Raises ValueError, IndexError or KeyError for an index that does not fit.
 
-        ``leaves`` are the numbers of the columns; ``time_leaf`` is that with the records' times, of
-        which so many are a millisecond; ``offset_leaf`` that with their offsets, if there is one.
+        ``leaves`` are the numbers of the columns that are read, ``time_leaf`` and ``offset_leaf``
+        those of the records' times and offsets. ``per_ms`` units of the times are a millisecond.
         """
         self._group = group
         self._per_ms = per_ms

@@ -81,7 +81,7 @@ def page_sizes(chunk: ColumnChunk, read: ReadChunk) -> PageSizes:
 
 
 def _read_header(read: ReadChunk, at: int) -> tuple[dict[int, Any], int]:
-    """A page's header, and the position behind it."""
+    """A page's header, and the position after it."""
     for size_bytes in (_HEADER_BYTES, _LONG_HEADER_BYTES):
         try:
             header, length = read_struct(read(at, at + size_bytes), 0, _HEADER)
@@ -172,7 +172,10 @@ def most_decoded_bytes(chunk: ColumnChunk, sizes: PageSizes, read: ReadChunk, mo
 
 
 def _longest(values: memoryview, most_count: int) -> int:
-    """The length of the longest of plain values, each behind its length: readers take so many."""
+    """The length in bytes of the longest of at most ``most_count`` values in plain encoding.
+
+    In that encoding each value follows its own length.
+    """
     size = len(values)
     if size >= _LENGTH.size:
         (length,) = _LENGTH.unpack_from(values)

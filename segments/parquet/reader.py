@@ -51,9 +51,9 @@ of topics with hundreds, beginning with each takes longer than that.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowGroupRecords:
-    """Rows of a row group; ``offset_deltas`` is None if their offsets are dense.
+    """Rows of a row group; ``offset_deltas`` is None if their offsets have no gaps.
 
-    ``rows`` says which, if they are a piece of those that are read.
+    ``rows`` are their numbers among the rows that are read, if these come in pieces.
     """
 
     group: RowGroup
@@ -112,7 +112,7 @@ class WantedRows:
     def parts(
         self, segment: ParquetSegment, group: RowGroup, columns: Sequence[str]
     ) -> Iterator[RowGroup]:
-        """What to read of a row group for some columns."""
+        """The parts of a row group to read for some columns."""
         found = segment.parts(
             group, columns, self.start_offset, self.stop_offset, by_page=self.by_page
         )
@@ -180,7 +180,7 @@ class RowGroupReading:
             yield self.size_bytes(group), partial(self._pieces, group, found)
 
     def _pieces(self, group: RowGroup, found: Found) -> Iterable[RowGroupRecords]:
-        """Its pieces, decoded if they are not too large together."""
+        """The pieces of a row group; decoded already if they are small enough together."""
         reads = self._decode(group, found, None)
         pieces = chain.from_iterable(map(self.made, reads))
         first = next(pieces)
@@ -222,7 +222,10 @@ class RowGroupReading:
         rows: pa.BooleanArray | None,
         most_rows: int | None = None,
     ) -> Iterator[RowGroupRecords]:
-        """Its rows, at most so many at a time; None: as many as take few MB."""
+        """Decode a row group, ``most_rows`` at a time; None for pieces of a few MB.
+
+        With ``rows`` only these rows are kept.
+        """
         try:
             for piece in self._read(group, found, most_rows):
                 if rows is None:
@@ -424,7 +427,7 @@ def repeating_columns(
 def made_rows(
     segment: ParquetSegment, columns: SchemaColumns, read: RowGroupRecords, count: int
 ) -> Iterator[RowGroupRecords]:
-    """``count`` rows with the columns of a schema, of the stored ones that were read of them."""
+    """Build ``count`` rows with a schema's columns from the stored columns that were read."""
     first = 0 if read.rows is None else read.rows.start
     deltas = read.offset_deltas
     try:
@@ -444,7 +447,10 @@ def made_rows(
 def keep_rows(
     records: pa.RecordBatch, rows: pa.BooleanArray, repeating: Sequence[str] = ()
 ) -> pa.RecordBatch:
-    """Some of the rows; the columns that were read as numbers of values have these again."""
+    """Filter rows, and turn dictionary columns back into plain values.
+
+    ``repeating`` are the columns that were read as numbers of values.
+    """
     if not records.num_columns:
         return records
     if rows.true_count < len(rows):
@@ -458,9 +464,10 @@ def keep_rows(
 
 
 def _record_schema(found: pa.Schema, names: Sequence[str]) -> pa.Schema:
-    """With the very types of RECORD_SCHEMA, where the columns are those: Parquet renames items.
+    """A file's schema with the exact types of RECORD_SCHEMA for the columns that stand for its own.
 
-    ``names`` are those of all columns in the file: the records' times are in microseconds there.
+    Parquet changes the names of list items, and times in ``found`` are in microseconds. ``names``
+    are those of all columns in the file. Raises ValueError: such a column is of another type.
     """
     time = time_column(names)
     fields = []

@@ -260,7 +260,10 @@ class RowGroupEncoder:
 
 
 def _statistics(schema: pa.Schema) -> bool | list[str]:
-    """Which columns have a least and a largest value in the footer: those that are looked for."""
+    """The columns whose least and greatest values go into the footer, for reads that look them up.
+
+    True stands for all columns.
+    """
     if schema.names[: len(RECORD_SCHEMA)] != RECORD_SCHEMA.names:
         return True
     return [name for name in ("key", *TIMESTAMP_COLUMNS, OFFSET_COLUMN) if name in schema.names]
@@ -302,9 +305,10 @@ class _Output:
 
     @contextmanager
     def taking(self) -> Iterator[None]:
-        """Take what Arrow writes within the block.
+        """Let Arrow write to the sink within the block only.
 
-        A writer that is thrown away writes a footer when it is collected: the sink may be gone.
+        A writer that was not closed writes a footer when it is garbage-collected, maybe after the
+        sink is gone.
         """
         self._is_taking = True
         try:
@@ -332,7 +336,7 @@ class _Output:
         return self.size_bytes + len(self.held or b"")
 
     def flush(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: no bytes wait here."""
 
     def close(self) -> None:
         """The sink is the caller's to close."""

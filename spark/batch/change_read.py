@@ -102,7 +102,7 @@ def check_feed_schema(schema: StructType, columns: ChangeColumns) -> None:
 
 
 class ChangePartition(InputPartition):
-    """What one task reads: the changes of a share of the keys."""
+    """The work of one task: the changes of a share of the keys."""
 
     def __init__(self, ranges: ChangedRanges, share: KeyPart) -> None:
         super().__init__(None)

@@ -40,9 +40,10 @@ class ValueColumns:
         *,
         include_headers: bool,
     ) -> ValueColumns:
-        """What the arguments of a read say.
+        """Check a read's arguments, and find the columns that its values become.
 
-        Raises InvalidOption: they do not go together. And what :class:`ValueReader` does.
+        Raises InvalidOption: arguments contradict each other, or a topic is typed; and what
+        :class:`ValueReader` raises.
         """
         for topic in topics:
             if store.logs.topic_spec(topic).schema is not None:
@@ -157,7 +158,7 @@ def _choose(
 def _decoder(
     reader: ValueReader, schema: StructType
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What runs in Spark's workers."""
+    """The function that decodes batches in Spark's workers."""
     fields = [(field.name, arrow_type(field.dataType)) for field in schema]
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -134,7 +134,7 @@ def _in_plan(plan: Java) -> Iterator[Chance]:
 
 
 def _in_streaming_batch(frame: DataFrame, plan: Java) -> Iterator[Chance]:
-    """Of a frame that is made of a batch: what its query has computed it with."""
+    """Chances in the plan of the running streaming query, if the frame is made from its batch."""
     context = frame.sparkSession.sparkContext
     query_id = context.getLocalProperty(QUERY_ID)
     if query_id is None or not any(map(_may_be_batch, sequence(plan.collectLeaves()))):
@@ -152,7 +152,7 @@ def _may_be_batch(leaf: Java) -> bool:
 
 
 def _in_expression(expression: Java, plan: Java) -> Iterator[Chance]:
-    """Of an expression that is not deterministic: what makes it so."""
+    """The chances that make an expression non-deterministic."""
     below = [*sequence(expression.children())]
     if kind(expression).endswith(("Subquery", "Exists")):
         yield from _in_plan(expression.plan())
@@ -209,10 +209,10 @@ def _in_one_sequence(plan: Java) -> bool:
 
 
 def _in_request(frame: DataFrame) -> list[Chance]:
-    """By the client's own objects, in which frames that share a function have it in common.
+    """Chances in a Spark Connect plan, found by its Python objects: frames share the same function.
 
-    In what is sent it is pickled anew each time, with whatever it refers to: of ``random.random``
-    that is the state of the generator.
+    The request that is sent would not do: there each function is pickled anew, with all that it
+    refers to. With ``random.random`` that is the state of the generator.
     """
     found: list[Chance] = []
     seen: set[int] = set()
@@ -250,7 +250,7 @@ class RepeatableWrites:
         self._chances: list[Chance] = []
 
     def check(self, frame: DataFrame, *, allowed: bool) -> None:
-        """Raise InvalidOption if another write has computed the same by chance."""
+        """Raise InvalidOption if an earlier write has computed one of this frame's chances."""
         found = chances(frame)
         with self._mutex:
             again = [chance for chance in found if chance in self._chances]

@@ -84,9 +84,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class NativeFiles:
-    """Files that Spark can read at once: those that have the columns under the same names.
+    """Files that one Spark reader can read together: their columns have the same names.
 
-    None means files that have them under the schema's names, or lack them and are null there.
+    ``columns`` is None for files whose columns have the schema's current names. Columns that such
+    files lack are null.
     """
 
     columns: FileLayout | None
@@ -212,7 +213,7 @@ class NativeReader:
         return (found.where(inside) if inside else found).selectExpr(*chosen)
 
     def _settings(self, parts: Iterable[SegmentRange]) -> Mapping[str, str]:
-        """What is set for these files, whatever the session says."""
+        """The settings for reading these files, whatever the session has."""
         schema = self._columns.topic_schema
         newest = 0 if schema is None else schema.version
         if all(schema_version(part.segment.stored.name) == newest for part in parts):
@@ -286,10 +287,11 @@ def quote(name: str) -> str:
 
 
 def column_of(frame: DataFrame, name: str) -> Column:
-    """A frame's column of any name.
+    """A frame's column, whatever characters its name has.
 
-    A frame takes what is quoted for a pattern if ``spark.sql.parser.quotedRegexColumnNames`` says
-    so. A name that needs no quotes tells the frame's column from those that it is joined with.
+    ``frame[...]`` takes a quoted name for a pattern if ``spark.sql.parser.quotedRegexColumnNames``
+    is set, so it gets plain names only. It alone tells the frame's column from one of the same name
+    in a frame that it is joined with.
     """
     return frame[name] if _PLAIN_NAME.fullmatch(name) else sf.col(quote(name))
 

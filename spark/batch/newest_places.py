@@ -49,7 +49,7 @@ class KeyedRows:
 
     @classmethod
     def of(cls, pinned: PinnedRead) -> KeyedRows:
-        """Of topics with a key."""
+        """Make one for topics with a key."""
         schema = pinned.schema
         stop = max((span.stop for span in pinned.offsets.values()), default=0)
         names = ["partition", "offset", "timestamp"]
@@ -70,11 +70,11 @@ class KeyedRows:
 
     @property
     def topic(self) -> list[str]:
-        """Its name in frames of places, if it is there."""
+        """The topic column's name in frames of places, in a list; empty if there is none."""
         return [name for name in self.place if name == "topic"]
 
     def places(self, rows: DataFrame, *more: Column) -> DataFrame:
-        """Of the records that have a key; with more columns."""
+        """The places of the records that have a key, with more columns."""
         columns = self._of_rows(rows)
         named = (column.alias(name) for name, column in columns.items())
         return rows.where(self._has_key(rows)).select(*named, *more)
@@ -88,7 +88,7 @@ class KeyedRows:
         return found.select(*places.columns)
 
     def newest(self, last: DataFrame) -> DataFrame:
-        """Of the last places of each key in each partition, the newest one."""
+        """Each key's newest place, from its last places in each partition."""
         if not self.many_partitions:
             return last
         keys = [*self.topic, "key"]
@@ -98,10 +98,11 @@ class KeyedRows:
         return found.select(*last.columns)
 
     def is_replaced(self, rows: DataFrame, last: DataFrame) -> Column:
-        """Whether a row of which there is one for each key has a newer one of the given places.
+        """Whether ``last`` has a newer row of a row's key. ``rows`` has one for each key.
 
-        ``last`` has those of all partitions: the one in the row's own replaces it whatever its time
-        is, and the newest one may be in another, with a time before the row's.
+        ``last`` has each partition's last row of each key. The one in the row's own partition
+        replaces it whatever its time is. The newest of all may be in another partition, and be
+        older than the row.
         """
         old, new = self._of_rows(rows), _columns(last)
         if not self.many_partitions:
@@ -111,9 +112,9 @@ class KeyedRows:
         )
 
     def replaced(self, newest: DataFrame, last: DataFrame, places: DataFrame) -> DataFrame:
-        """Those of the newest places whose key has a later one of the given ones elsewhere.
+        """The rows of ``newest`` whose key has a later place among ``places``.
 
-        Not one that ``last`` replaces in its own partition.
+        Places that ``last`` replaces in their own partition do not count.
         """
         old, own = _columns(places), _columns(last)
         same = self._same_key(old, own) & (old["partition"] == own["partition"])
@@ -123,7 +124,7 @@ class KeyedRows:
         return found.select(*(old[name] for name in newest.columns)).distinct()
 
     def marks(self, places: DataFrame) -> DataFrame:
-        """Rows of 64 bits: of the places that are there once, not of those that are there twice."""
+        """A bit for each place, in rows of 64: 1 if the place comes once, 0 if it comes twice."""
         bucket = sf.shiftright("offset", 6).cast(self.bucket).alias("bucket")
         bits = sf.expr("bit_xor(1L << CAST(`offset` & 63 AS INT))").alias("bits")
         return places.groupBy(*self.topic, "partition", bucket).agg(bits)
@@ -160,6 +161,6 @@ def _columns(places: DataFrame) -> dict[str, Column]:
 
 
 def _is_later(one: Mapping[str, Column], other: Mapping[str, Column]) -> Column:
-    """By the timestamp, and if they are equal by the partition."""
+    """Whether ``one`` has a later timestamp; of equal ones the greater partition counts."""
     times = (sf.struct(place["timestamp"], place["partition"]) for place in (one, other))
     return next(times) > next(times)

@@ -53,9 +53,9 @@ _FACTOR = "spark.sql.sources.fileCompressionFactor"
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files by their paths within a store, with the lengths that Spark is told of them.
+    """Files by their paths within a store, with the lengths that Spark is told.
 
-    In a task there are ``task_bytes`` of these lengths; in truth they have ``size_bytes``.
+    These lengths fill a task at ``task_bytes``. The files' true size is ``size_bytes`` in all.
     """
 
     names: Sequence[str]

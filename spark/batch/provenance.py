@@ -90,7 +90,7 @@ class CommitScope:
     columns_tell: bool = False
 
     def covers(self, origin: Origin) -> bool:
-        """Whether it moves the offsets of such a read."""
+        """Whether this commit moves the offsets of the read that rows came from."""
         if origin.in_block:
             return origin.transaction == self.block
         return self.continued is not None and origin.transaction.key == self.continued.key

@@ -88,7 +88,7 @@ def read_frame(
 
 
 def _no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
-    """Nothing, of no task."""
+    """A frame without rows and without tasks."""
     session: Any = spark._jsparkSession  # noqa: SLF001 - PySpark's own makes tasks
     none = JavaClasses(spark)("java.util.List").of()
     return DataFrame(session.createDataFrame(none, session.parseDataType(schema.json())), spark)
@@ -145,8 +145,8 @@ def pin_options(
 ) -> dict[str, str]:
     """The options with which Spark's own process resolves to exactly what was pinned.
 
-    The topics may have changed by then: partitions and columns were added, records compacted, and
-    transactions committed before the pinned ends.
+    The topics may change before that process reads them: partitions or columns may be added,
+    records be compacted, and transactions be committed before the pinned ends.
     """
     assert pinned.snapshot is not None
     starts: dict[str, dict[int, int]] = {}

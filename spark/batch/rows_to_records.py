@@ -55,7 +55,7 @@ def without_fillers(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of ``batches`` that are not fillers, in their order.
 
-    ``filler`` is what those have in the first column of texts or bytes; None: there are none.
+    Fillers have the text ``filler`` in the first column of texts or bytes. None: there are none.
     """
     if filler is None:
         yield from batches
@@ -352,7 +352,7 @@ def _binary_keys(rows: pa.RecordBatch, spec: TopicSpec | None) -> pa.Array:
 
 
 def select_used(batch: pa.RecordBatch, names: Sequence[str], used: Sequence[str]) -> pa.RecordBatch:
-    """The columns that count, by the position that ``names`` gives them."""
+    """The columns to write, found by their positions in ``names``."""
     return pa.RecordBatch.from_arrays(
         [batch.column(names.index(name)) for name in used], names=list(used)
     )

@@ -120,9 +120,9 @@ def shuffle_by_partition(
 
 
 def _pin_topics(store: Store) -> dict[str, TopicSpec | TxnlogError]:
-    """All topics as they are: a task that runs again must not find more partitions.
+    """All topics as they are now, so that a task that runs again finds no new partitions.
 
-    Of a damaged one what is wrong with it, for rows that go there.
+    A damaged topic has its error instead, which is raised for rows that go to it.
     """
     names = store.topics.list()
     looks = [partial(describe_or_error, store.logs.topic_spec, name) for name in names]

@@ -43,7 +43,10 @@ _DECODER = msgspec.json.Decoder(SkippedRecords)
 def reporter(
     storage: Storage, transaction: TransactionRef | None
 ) -> Callable[[DamagedRecords], None]:
-    """For a task: tells what it passes, and leaves notes for a transaction; StorageError."""
+    """A function for a task that logs each skipped range, and notes it for the transaction, if any.
+
+    It raises StorageError.
+    """
 
     def report(damaged: DamagedRecords) -> None:
         _logger.warning("skipped, %d at most: %s", damaged.offset_count, damaged)
@@ -66,10 +69,10 @@ def is_of(name: str, transactional_id: str) -> bool:
 def take_notes(
     storage: Storage, transaction: TransactionRef, names: Iterable[str] | None = None
 ) -> tuple[DamagedRecords, ...]:
-    """What a transaction's reads have passed, by partition and offset, with a warning about it.
+    """The ranges that a transaction's reads have skipped, by partition and offset; logs a warning.
 
-    ``names`` are those of all files in ``staging/``; None: they are listed. The notes are deleted,
-    best effort. Raises StorageError, CorruptEntry.
+    ``names`` are the names of all files in ``staging/``; None: they are listed. The notes are
+    deleted, best effort. Raises StorageError, CorruptEntry.
     """
     listed = storage.list_names(STAGING) if names is None else names
     paths = [f"{STAGING}/{name}" for name in listed if is_of(name, transaction.transactional_id)]

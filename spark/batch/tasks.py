@@ -21,8 +21,8 @@ def group_ranges(
 
     Work is their bytes, plus a cost for each file that a task opens besides its first. Nothing is
     opened here: a range is split by offsets, in proportion to its bytes. Ranges of one file go into
-    one task if that is possible; a task's are in the given order, and over the tasks those of each
-    partition are.
+    one task if that is possible. The ranges of a task keep the given order, and so do those of a
+    partition over all tasks.
     """
     sizes = sizes or TaskSizes()
     ordered = _by_file(ranges)

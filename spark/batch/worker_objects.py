@@ -19,10 +19,11 @@ _spared: Final[dict[int, int]] = {}
 
 
 def spare_modules() -> None:
-    """At the end of a worker's task, if modules were loaded: spare later ones what has stayed.
+    """Let later garbage collections of a Spark worker skip the modules that a task has loaded.
 
-    What becomes garbage later is bounded by what there was then. Elsewhere than in a worker it does
-    nothing: other processes are their users'.
+    Called at the end of a task; without new modules it does nothing. It also freezes whatever else
+    is alive then, which limits what may leak. Outside of workers it does nothing: other processes
+    belong to their users.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     loaded = len(sys.modules)

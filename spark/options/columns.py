@@ -60,10 +60,10 @@ class ColumnChoice:
 
 
 def meant_names(names: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """The known names that are meant; a name that is none is left as it is.
+    """The known names that ``names`` stand for; an unknown name is left as it is.
 
-    They may differ in upper and lower case, as names in Spark may: `id` is the topic's `Id`, unless
-    another name is, or two of these or of the topic's could be meant.
+    Case may differ, as it may in Spark: ``id`` is the topic's ``Id``. But not if ``Id`` is given as
+    well, or if two given or two known names differ only in case.
     """
     others = [name for name in names if name not in known]
     wanted = [name for name in known if name not in names]

@@ -74,9 +74,9 @@ def warn_of_rates(options: Mapping[str, str]) -> None:
 
 
 def check_rates(options: Mapping[str, str]) -> None:
-    """Raise InvalidOption if an option only for streams is malformed, even if it has no effect.
+    """Raise InvalidOption if an option that only streams use is malformed, in a batch read too.
 
-    A source is not told whether it is loaded for a stream.
+    When a source checks its options it is not told whether it is loaded for a stream.
     """
     names = {name.lower() for name in RATE_OPTIONS}
     given = {name: value for name, value in options.items() if name.lower() in names}

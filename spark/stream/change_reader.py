@@ -15,9 +15,9 @@ from txnlog.spark.stream.reader import TxnlogStreamReader
 
 
 class ChangeStreamReader(TxnlogStreamReader):
-    """Reads a topic's changes as a stream; offsets and their checkpoint are a stream's of records.
+    """Reads a topic's changes as a stream, with the offsets and checkpoints of a stream of records.
 
-    What was before a batch is what the log has before its offsets.
+    The rows before a batch are those that the log holds before the batch's first offsets.
     """
 
     def __init__(self, options: StreamOptions, columns: ChangeColumns) -> None:

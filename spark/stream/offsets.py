@@ -46,7 +46,7 @@ class StreamOffset(msgspec.Struct, frozen=True):
         since: Offsets | None = None,
         purge_end: int | None = None,
     ) -> StreamOffset:
-        """In the order of topics and partitions: Spark compares the text of what it is given."""
+        """Make one, sorted by topic and partition, because Spark compares offsets as text."""
         sorted_offsets: Offsets = {topic: {} for topic in sorted(topic_ids)}
         for where, offset in sorted(offsets.items()):
             sorted_offsets[where.topic][where.partition] = offset

@@ -46,7 +46,7 @@ class TxnlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return TaskReader, (self._storage(), self._columns, None, self._options.read.skip_damaged)
 
     def _storage(self) -> Storage:
-        """What tasks read: of a store on several roots, these. They put out none of them."""
+        """The storage that tasks read: with replicas, all roots. Tasks put none of them out."""
         return open_at(self._options.read.address).storage
 
     @cached_property

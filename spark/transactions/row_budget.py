@@ -99,7 +99,10 @@ def _share_bytes(frame: DataFrame) -> int | None:
 
 
 def _width(of: DataType) -> int | None:
-    """The most bytes of a value in Arrow, of a text what is beside it; None: there is no most."""
+    """The most bytes that a value takes in an Arrow array; None if there is no limit.
+
+    Of texts and bytes only the offsets count.
+    """
     if isinstance(of, StringType | BinaryType | NullType):
         return 8
     arrow = arrow_type(of)
@@ -149,10 +152,10 @@ def _pays(frame: DataFrame, plan: Java) -> bool:
 
 
 def _is_repartitioned(plan: Java) -> bool:
-    """Whether rows are brought together by columns.
+    """Whether a plan brings rows together by columns.
 
-    Adaptive execution keeps them so, unless more than projections, filters and sorts follow: behind
-    fillers the rows of a key could come from several tasks.
+    Adaptive execution keeps such rows together if only projections, filters and sorts follow. After
+    fillers are added, the rows of a key could come from several tasks.
     """
     return kind(plan) == "RepartitionByExpression" or any(
         _is_repartitioned(child) for child in sequence(plan.children())

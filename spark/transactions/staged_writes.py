@@ -60,7 +60,7 @@ class StagedWrites:
             )
 
     def add(self, segments: SegmentsByTopic) -> None:
-        """More segments, which follow those that are there."""
+        """Add segments after the ones that are known."""
         with self._mutex:
             for topic, uploaded in segments.items():
                 self.segments.setdefault(topic, []).extend(uploaded)
@@ -72,7 +72,7 @@ class StagedWrites:
             return not self._files
 
     def discard(self) -> None:
-        """Delete what was uploaded, of which nothing was placed; best effort."""
+        """Delete the uploads that were not placed, best effort."""
         for path in sorted(self._files):
             if (staged := self._read_if_there(path)) is not None:
                 self._delete_file(path)

@@ -583,7 +583,7 @@ class SparkTransaction:
         self._set_result(placed, consumed, skipped)
 
     def _publish(self) -> None:
-        """Publish what was written where that is allowed. It is committed, whatever comes of it."""
+        """Publish written topics that may be published here; the commit stands if that fails."""
         published: list[TablePublication] = []
         failed: dict[str, TxnlogError] = {}
         for topic in sorted({where.topic for where in self.result.written}):

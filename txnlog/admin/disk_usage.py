@@ -35,7 +35,7 @@ class PartitionUsage:
 
     @property
     def size_bytes(self) -> int:
-        """All of these together."""
+        """The sum of the sizes."""
         return self.segment_bytes + self.index_bytes + self.log_bytes + self.unreferenced_bytes
 
 

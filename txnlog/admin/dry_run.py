@@ -39,7 +39,7 @@ def writes(method: Callable[Concatenate[A, P], T]) -> Callable[Concatenate[A, P]
 
 
 def logs_for(logs: Logs, *, dry_run: bool) -> Logs:
-    """For a dry run logs of the same store that write nothing: they raise StorageError instead."""
+    """The logs to use; in a dry run logs that raise StorageError instead of writing."""
     return Logs(_Unwritten(logs.storage), logs.config, logs.clock) if dry_run else logs
 
 
@@ -47,7 +47,7 @@ class _Unwritten(ForwardingStorage):
     """Refuses whatever changes the store."""
 
     def will_write(self) -> None:
-        """It will not."""
+        """Do nothing: a dry run does not write."""
 
     def local_path(self, name: str) -> str | None:
         return self.inner.local_path(name)

@@ -26,7 +26,7 @@ class Found(Generic[T_co]):
 
     @classmethod
     def done(cls, items: Iterable[T_co | TxnlogError]) -> Found[T_co]:
-        """Do it now: what ``items`` does while it is taken, and what came of it."""
+        """Take all items now, which does their work, and keep the results."""
         results = [*items]
         return cls(lambda: results)
 

@@ -1,7 +1,7 @@
-"""Which adjacent segments become one: for merging, for compaction, for a purge. Pure.
+"""Choose which adjacent segments become one: for merging, compaction and purges. Pure.
 
-As in a log-structured merge tree none is joined with less than it has itself: so what it is part of
-doubles at least, and a record is rewritten only a few times in all.
+No segment is joined with less data than it holds itself, as in a log-structured merge tree. So each
+join at least doubles the segment that a record is in, and rewrites it only a few times in all.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def joining_limits(config: TopicConfig) -> tuple[int, int, int]:
 
 
 def retention_limits(config: TopicConfig) -> tuple[int, int]:
-    """The first and the last of these, as far as retention sets them."""
+    """The limits of bytes and of newest times that retention sets; see :func:`joining_limits`."""
     most_bytes, newest_ms = _ANY_BYTES, NEVER_MS
     if config.deletes and config.retention_bytes >= 0:
         most_bytes = config.retention_bytes // _PER_RETENTION

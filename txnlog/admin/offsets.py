@@ -51,7 +51,10 @@ def list_offsets(
     at: OffsetSpec | None,
     timestamp_ms: int | None,
 ) -> Callable[[], Iterator[ListedOffset | TxnlogError]]:
-    """What lists them. See :meth:`txnlog.Store.topics.offsets`."""
+    """Check the arguments; return a function that lists. See :meth:`txnlog.Store.topics.offsets`.
+
+    Raises InvalidOption.
+    """
     if (at is None) == (timestamp_ms is None):
         known = ", ".join(map(repr, OFFSET_SPECS))
         raise InvalidOption(f"give either one of {known}, or timestamp_ms")

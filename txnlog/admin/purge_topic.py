@@ -1,9 +1,9 @@
 """Purging: every record of some keys goes from a topic, as when a person has to be deleted.
 
-docs/PROTOCOL.md ("Rewrites") says how. Of a file that segments share all are written again, or it
-would stay; so are those of one in which a part belongs to no segment any more: what lies there
-cannot be told. Readers of the past could take those that compaction has replaced, and feeds would
-miss what is gone; so the entries that purge tell.
+docs/PROTOCOL.md ("Rewrites") says how. If one segment of a shared file has such records, all of its
+segments are written again, or the file would stay. That is also done if a part of it belongs to no
+segment any more, because that part may hold anything. Readers of the past may use segments that
+compaction has replaced, and feeds would miss records; so entries say that they purge.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ _TURNS: Final = 8
 class Purge:
     """What was purged from a partition (or would be). Sizes in bytes, before and after.
 
-    ``record_count`` are the records that readers saw until then. ``purged_bytes`` is None if
-    nothing was done yet.
+    ``record_count`` is the number of purged records that readers saw until then. ``purged_bytes``
+    is None if nothing was done yet.
     """
 
     topic: str
@@ -93,13 +93,14 @@ class PurgeReport:
     """What a purge has done, and where records of the keys may still be.
 
     ``undecided_count`` offsets belong to transactions that are not decided, or were appended
-    meanwhile: they were not looked at. ``waiting_files`` hold nothing that a reader who begins now
-    is given, but are not deleted yet: segments, and copies of them that a catalog has put.
-    ``old_copies`` are those that roots of a store with replicas had when they were put out, such as
-    'r1-0', if there are such files in them, or if their roots do not answer. ``published`` is the
-    topic's ``table.publish``: that table shows such records until it is published again, and its
-    older versions longer. What was published by hand is not known, and standbys follow later.
-    ``damaged`` are whole segments that cannot be read: they stay, whatever is in them.
+    meanwhile: they were not looked at. ``waiting_files`` is the number of files that new readers do
+    not need, and that are not deleted yet: segments, and copies of them that a catalog has put.
+    ``old_copies`` are incarnations that were put out of a store with replicas, such as 'r1-0', if
+    they have such files, or if their roots do not answer. ``published`` is the topic's
+    ``table.publish``: that table shows purged records until it is published again, and its older
+    versions show them longer. Tables that were published by hand are not known, and standbys follow
+    later. ``damaged`` are segments that cannot be read: they stay as they are, with purged records
+    if they hold any.
     """
 
     topic: str
@@ -169,13 +170,19 @@ def purge_topic(logs: Logs, topic: str, keys: object, *, dry_run: bool = False) 
 
 
 def _needs_order(runs: Sequence[_Run]) -> bool:
-    """Whether a tombstone could go with an entry before older values, in another partition."""
+    """Whether the purge takes several entries, and a key may be in several of its partitions.
+
+    Then a tombstone in one partition could go before the older values in another.
+    """
     partitions = {run.partition for run in runs}
     return len(partitions) > 1 and sum(run.size_bytes for run in runs) > _BYTES_PER_ENTRY
 
 
 def _put_purged(logs: Logs, topic: str, topic_id: str) -> None:
-    """Old segments are not read from now on where a reader would ignore what has replaced them."""
+    """Put the entry that says that keys were purged from the topic's current segments.
+
+    From then on no reader ignores a rewrite and reads the segments that it replaced.
+    """
     nonce = logs.clock.token()
     log = logs.topic(topic)
 
@@ -201,10 +208,10 @@ def _purge(topic: str, partition: int, runs: Sequence[_Run], *, dry_run: bool) -
 def _waiting_files(
     logs: Logs, topic: str
 ) -> tuple[int, tuple[str, ...], list[tuple[int, Segment]]]:
-    """How many wait to be deleted, and the old copies of the store that have more.
+    """How many replaced files are not deleted yet, and the old copies of the store that hold more.
 
-    And those of the segments replaced since the last purge, by partition, that are there: as far as
-    what has replaced them may lack records.
+    The third result are the segments, by partition, that were replaced since the last purge and
+    still exist, if their replacements may lack some of their records.
     """
     files = list_segment_files(logs.storage, topic)
     copies = [*_copies(logs, topic)]
@@ -227,9 +234,9 @@ def _waiting_files(
 
 
 def _replaced(part: Partition, purge_end: int) -> Iterator[Segment]:
-    """What held records of a partition after the last purge, and does not any more.
+    """The segments of a partition that held records after the last purge, and were replaced since.
 
-    Nothing if all is in what has replaced it: compaction leaves records out.
+    None if the replacements have all of their records; compaction leaves some out.
     """
     since = [rewrite.segment for rewrite in part.rewrites if rewrite.entry >= purge_end]
     if any(_kind(one)[0] or one.stored.is_empty for one in since):
@@ -372,9 +379,10 @@ class _Run:
         self.least_newest_ms = self.newest_ms
 
     def takes(self, segment: Segment, limits: tuple[int, int, int]) -> bool:
-        """Whether it is made longer by a segment: compacted ones are joined with the like alone.
+        """Add a segment if it may be joined with the run; returns whether it was added.
 
-        What becomes one has the limits of :func:`joining_limits`: retention deletes whole ones.
+        Segments are joined with others of the same kind, compacted or not, within the limits of
+        :func:`joining_limits`: retention deletes whole segments.
         """
         most_bytes, most_ms, most_newest_ms = limits
         last = self.segments[-1]
@@ -397,7 +405,7 @@ class _Run:
 
 
 def _kind(segment: Segment) -> tuple[bool, int]:
-    """Whether it is compacted, and how long its tombstones stay."""
+    """Whether a segment is compacted, and from when (ms) its tombstones may go."""
     rewritten = segment.stored.rewritten or RewrittenFile(0)
     return rewritten.is_compacted, rewritten.delete_horizon_ms
 
@@ -441,7 +449,7 @@ class _Purging:
         return runs
 
     def _joined(self, partition: int, segments: Sequence[Segment]) -> list[_Run]:
-        """What can be read of these segments, as runs."""
+        """The segments that can be read, as runs of adjacent ones that may be joined."""
         most_bytes, most_ms, newest_ms = joining_limits(TopicConfig.of(self._view.config))
         limits = min(most_bytes, _BYTES_PER_ENTRY), most_ms, newest_ms
         runs: list[_Run] = []
@@ -482,11 +490,11 @@ class _Purging:
             run.record_count = sum(count for _, count in found)
 
     def rewrite(self, runs: list[_Run], *, keeps_tombstones: bool = False) -> bool:
-        """Write them again; False if another process has rewritten some of them meanwhile.
+        """Rewrite runs without the purged records; False if others have rewritten some meanwhile.
 
         ``keeps_tombstones``: these stay for the next turn, and the runs say whether they have any.
-        Of a run with a segment that turns out to be damaged the others are put in its place, and
-        tombstones stay: what is restored may be what they delete.
+        If a segment of a run turns out to be damaged, the run's other segments are rewritten alone,
+        and tombstones stay: the damaged one may be restored, with records that they delete.
         """
         logs, spec = self._logs, self._spec
         rewriting = Rewriting(logs, logs.topic(spec.topic), spec.topic_id)
@@ -561,7 +569,7 @@ class _Purging:
         ]
 
     def _visible(self, run: _Run) -> list[SegmentRange]:
-        """What readers see of a run."""
+        """The ranges of a run that readers see."""
         return [
             self._part(run.partition, segment, is_whole=False)
             for segment in run.segments

@@ -282,7 +282,7 @@ class TransactionAdmin:
             return describe_transaction(head)
 
     def _end_damaged(self, transactional_id: str, *, dry_run: bool) -> Head:
-        """Put a state after a damaged one, and finish what it decides."""
+        """Put a state after a damaged newest one, and finish the end that it decides."""
         storage, settlement = self._logs.storage, self._logs.settlement
         everything = [self._logs.log("topic", name) for name in list_topics(storage)]
         everything += [self._logs.log("group", name) for name in list_groups(storage)]

@@ -242,10 +242,10 @@ def _vacuum_tables(
     *,
     dry_run: bool,
 ) -> Iterator[FileDeletion]:
-    """Delete what catalogs put for tables on days that ended so long ago.
+    """Delete files that catalogs put for tables on days that ended ``orphan_age_ms`` ago.
 
-    What a table still needs has been put again since, in the folder of a later day. A file's own
-    age counts, too: a catalog's clock may be behind.
+    Files that a table still needs were put again in the folder of a later day. A file itself must
+    be as old, too: a catalog's clock may be behind.
     """
     if ages.now_ms is None:
         return
@@ -416,7 +416,7 @@ class _Run:
         self.found_now -= placed_files(self._topic, state) | self._kept()
 
     def choose_from_found(self) -> Collection[FileKey]:
-        """Add to those that are due what was found and need not wait; returns these."""
+        """Make those orphans due that were found now and need not wait; return them."""
         reasons = ((key, self._reason_of_orphan(key)) for key in self.found_now)
         chosen = {key: reason for key, reason in reasons if reason is not None}
         self.due |= chosen
@@ -480,10 +480,11 @@ def _delete_segments(
 def _delete_batches(
     storage: Storage, paths: Sequence[str], failed: list[StorageError] | None = None
 ) -> bool:
-    """Delete what can be deleted: one file that cannot be must not keep all behind it.
+    """Delete files in batches; a file that cannot be deleted does not stop those after it.
 
-    Returns whether all is deleted; what is refused for good is added to ``failed``, or raised at
-    the end. Raises StorageError: with any other failure the storage may be away.
+    Returns whether all are deleted. Lasting errors are added to ``failed``, or raised at the end if
+    it is None. Raises StorageError at once if the error is not a lasting one: the storage may be
+    away.
     """
     errors: list[StorageError] = []
     for first in range(0, len(paths), _PER_DELETION):

@@ -161,9 +161,10 @@ class Bridge(ABC):
 
     @property
     def _sound_s(self) -> float:
-        """After which an attempt has not failed at what it was for: no commit takes as long.
+        """How long (s) an attempt must last so that its failure counts as the first one again.
 
-        With nothing to copy there is none, and failures that are far apart are no row of them.
+        No commit takes so long. An attempt with nothing to copy makes none, and failures that are
+        far apart do not belong together.
         """
         return 2 * self.transaction_timeout_ms / 1000
 
@@ -227,16 +228,17 @@ class CopyProgress:
 
     @property
     def has_moved(self) -> bool:
-        """Whether there is something to commit: records, or positions behind what is no record.
+        """Whether there is something to commit: records, or positions after other offsets.
 
-        Without the latter, what retention deletes there would pass for records that are lost.
+        Offsets without records must be passed, too: else their deletion by retention would look
+        like a loss of records.
         """
         return bool(self._moved)
 
     def add(self, count: int, positions: Mapping[TopicPartition, int]) -> None:
-        """Note records that belong to the transaction, and the offsets behind them.
+        """Count records of the transaction, and note the offsets after them.
 
-        No records are markers, or what was aborted.
+        ``count`` is 0 where only markers or aborted records were passed.
         """
         if not self.has_moved:
             self._begun_s = self._clock.monotonic_s()

@@ -179,9 +179,9 @@ class Cluster:
 
 
 def take(consumer: Any, most: int, wait_s: float) -> list[Any]:  # noqa: ANN401 - confluent_kafka.Consumer
-    """Messages and events, in order; the first is waited for.
+    """Up to ``most`` messages and events, in order; waits ``wait_s`` seconds for the first one.
 
-    The client alone would wait until there are ``most``, also for what comes soon behind others.
+    Those that follow soon are taken too. A single call of the client would wait for ``most``.
     """
     first: list[Any] = consumer.consume(1, wait_s)
     return first + consumer.consume(most, _GATHERING_S) if first else first
@@ -209,7 +209,7 @@ def passing(message: str) -> BridgeFailed:
 
 
 def failure(doing: str, error: Any) -> BridgeFailed:  # noqa: ANN401 - confluent_kafka.KafkaError
-    """What happened, and whether to try again."""
+    """The BridgeFailed for an error of Kafka's client; ``retriable`` if trying again may help."""
     if not isinstance(error, load().KafkaError):
         return BridgeFailed(f"{doing}: {error}")
     if error.name() in FENCED:

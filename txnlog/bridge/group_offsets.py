@@ -113,7 +113,7 @@ def translate_offsets(
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """What is asked for."""
+    """The arguments of a translation of offsets."""
 
     store: Store
     cluster: Cluster
@@ -263,7 +263,7 @@ class _Side(Protocol):
         ...
 
     def last(self, where: TopicPartition, count: int) -> tuple[array[int], _Records, int]:
-        """The last so many records, or all, with their offsets, and the end behind them."""
+        """The offsets of the last ``count`` records, or of all; the records; and the end offset."""
         ...
 
 
@@ -313,7 +313,7 @@ def _read_last(source: _Side, where: TopicPartition, first: int, stop: int) -> _
 
 
 class _Kafka:
-    """What is committed in Kafka."""
+    """Reads the records that are committed in Kafka."""
 
     def __init__(self, consumer: Any) -> None:  # noqa: ANN401 - confluent_kafka.Consumer
         self._consumer = consumer
@@ -321,7 +321,7 @@ class _Kafka:
         self.cluster_id = ""
 
     def partitions(self, topics: Sequence[str]) -> list[TopicPartition]:
-        """Of the topics. Raises BridgeFailed."""
+        """The partitions of these topics. Raises BridgeFailed."""
         found = []
         for topic in topics:
             with reported(f"topic {topic!r} of Kafka"):
@@ -401,13 +401,13 @@ class _Kafka:
 
 
 class _Store:
-    """What is committed here, as it was when it was pinned."""
+    """The records that are committed in the store, as of one snapshot."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
     def positions(self, positions: Positions) -> Mapping[TopicPartition, int]:
-        """Of bridges into the store."""
+        """The positions of bridges that copy into the store."""
         found = self._snapshot.scan(POSITIONS, columns=["key", "value"], latest=True).to_arrow()
         columns = (found[name].to_pylist() for name in ("key", "value"))
         return positions.decode(POSITIONS, zip(*columns, strict=True))
@@ -444,7 +444,7 @@ class _Store:
         return offsets, records
 
     def _scan(self, where: TopicPartition, start: int, stop: int, columns: Sequence[str]) -> Scan:
-        """Of one partition alone; of rows with columns what a bridge makes of them."""
+        """A scan of one partition. Rows of typed topics are turned into JSON, as a bridge does."""
         starts = {where.partition: start}
         partitions = self._snapshot.partitions(where.topic)
         ends = dict.fromkeys(partitions, EARLIEST) | {where.partition: stop}

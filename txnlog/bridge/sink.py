@@ -178,7 +178,7 @@ class _Copying:
         return copied
 
     def _topic_ids(self) -> dict[str, str]:
-        """Of the topics in the store."""
+        """The ids of the topics in the store, by name."""
         describe = self._sink.store.topics.describe
         return {topic: describe(topic).topic_id for topic in self._sink.topics}
 
@@ -194,7 +194,7 @@ class _Copying:
         there: Mapping[str, int],
         config: Mapping[str, Mapping[str, str]],
     ) -> None:
-        """Have topics in Kafka with so many partitions, of those that are there."""
+        """Create the topics that Kafka lacks, and add the partitions that its topics lack."""
         from confluent_kafka.admin import (  # type: ignore[attr-defined]
             NewPartitions,
             NewTopic,
@@ -344,7 +344,7 @@ class _Copying:
                 return
 
     def _readable_ends(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """How far a reader gets now: not behind what others have not decided."""
+        """The ends that read_committed reaches now, by partition."""
         snapshot = self._sink.store.snapshot(self._sink.topics)
         ends = {topic: snapshot.end_offsets(topic) for topic in self._sink.topics}
         return {where: ends[where.topic].get(where.partition, 0) for where in partitions}
@@ -365,9 +365,9 @@ def _size(record: ConsumerRecord) -> int:
 
 
 def _refusal(undelivered: list[tuple[ConsumerRecord, Any]], advice: str) -> BridgeFailed | None:
-    """What to say of records that Kafka does not take; None if they failed otherwise.
+    """The error for records that Kafka refuses; None if they failed for other reasons.
 
-    A broker refuses a request with many, and seldom says which of them it was.
+    A broker refuses a whole request, and seldom says which record it was about.
     """
     refused = [(one, why) for one, why in undelivered if why.name() in client.REFUSED]
     if not refused:

@@ -50,7 +50,7 @@ class KafkaSource(Bridge):
     _positions = POSITIONS
 
     def _check_store(self) -> None:
-        """What it lacks is made."""
+        """Check nothing: topics that the store lacks are created."""
 
     def _attempt(self, progress: CopyProgress) -> bool:
         try:
@@ -154,7 +154,7 @@ class _Copying:
         return there.topic_id
 
     def _config_of(self, topic: str) -> dict[str, str]:
-        """What was set for the topic in Kafka and means the same here; nothing if untold."""
+        """The topic's settings in Kafka that mean the same here; none if it does not tell them."""
         from confluent_kafka.admin import (  # type: ignore[attr-defined]
             ConfigResource,
             ConfigSource,
@@ -247,7 +247,7 @@ class _Copying:
         self._at_once = min(max(fitting, 1), _MOST_AT_ONCE)
 
     def _refused(self, topic: str, messages: list[Any]) -> BridgeFailed | None:
-        """Which record of a batch it is that the store's topic does not take, and why."""
+        """The error for a batch with a record that the store's topic refuses; names the record."""
         judge = self._source.store.producer()
         try:
             for message in messages:
@@ -278,13 +278,13 @@ class _Copying:
             raise failure(f"reading {where.topic}:{where.partition} from Kafka", error)
 
     def _pass_over(self, where: TopicPartition, offset: int) -> None:
-        """Nothing before this offset is still to be copied."""
+        """Note that nothing before this offset is still to be copied."""
         if offset > self._next.get(where, 0):
             self._next[where] = offset
             self._progress.add(0, {where: offset})
 
     def _skip_lost(self, where: TopicPartition, position: int) -> int:
-        """Where a partition goes on, which has no record at a position. Raises BridgeFailed."""
+        """The position to go on from if there is no record at ``position``. Raises BridgeFailed."""
         with reported(f"the offsets of {where.topic}:{where.partition}"):
             low, high = self._consumer.get_watermark_offsets(
                 self._kafka.TopicPartition(*where), timeout=client.WAIT_S

@@ -235,7 +235,7 @@ def _column_type(node: ColumnNode, columns: pa.Schema) -> pa.DataType:
 
 
 def _literal_type(value: float | Decimal | str) -> pa.DataType:
-    """Of whole numbers the first of int32, int64 and a decimal that holds them."""
+    """The type of a literal; of an integer the first of int32, int64 and a decimal that fits."""
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, str):

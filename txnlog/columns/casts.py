@@ -1,4 +1,4 @@
-"""Arrow's values as those of a column of another type, if none of them changes."""
+"""Casts Arrow's values to a column's type, if no value changes."""
 
 from __future__ import annotations
 

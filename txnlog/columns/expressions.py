@@ -72,7 +72,7 @@ Node: TypeAlias = ColumnNode | Literal | Call
 
 
 def parse(text: str) -> Node:
-    """The tree of a text. Raises ValueError: it is no such expression."""
+    """Parse a text into a tree. Raises ValueError: it is not a valid expression."""
     if len(text) > MOST_CHARACTERS:
         raise ValueError(f"it has more than {MOST_CHARACTERS} characters")
     return _Parser(text).whole()

@@ -161,7 +161,7 @@ def _ends(lists: Values) -> pa.Array:
 
 
 def is_list(value: object) -> bool:
-    """Whether it is a sequence and no text, or an array of numpy's of one dimension."""
+    """Whether it is a sequence other than a text, or a numpy array of one dimension."""
     if isinstance(value, np.ndarray):
         return value.ndim == 1
     return isinstance(value, Sequence) and not isinstance(value, _TEXTS)

@@ -38,10 +38,9 @@ STORE_LIMIT = 64
 
 
 def guarded(check: str, subject: str, path: str, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """The findings of one thing; damage of a kind that no check expects is one, too.
+    """The findings of a check; an unexpected exception becomes a finding of its own.
 
-    So it hides nothing of what comes after. Raises StorageError as ``ReadFailures`` does, and what
-    tells that the thing does not exist.
+    So the checks after it still run. Raises StorageError and UnknownTopicOrPartition.
     """
     try:
         yield from findings

@@ -214,9 +214,10 @@ class Replay(Generic[EntryT, StateT]):
             state.decide(number, outcome)
 
     def _lacks_marker(self, number: int, file: int, owner: TransactionRef) -> bool:
-        """Whether it is still there without: it may have been marked since, or cleaned up.
+        """Whether an entry still has no marker, though it needs one. It is listed again.
 
-        Of an id's earlier transactions none is needed behind a checkpoint: a standby copies none.
+        A marker may have been put since, or the entry been cleaned up. Below a checkpoint, entries
+        of an id's earlier transactions need none: a standby does not copy them.
         """
         listing = self.log.listing(file)
         is_known = any(checkpoint >= number for checkpoint in listing.checkpoints)

@@ -441,7 +441,7 @@ def _in_order(named: tuple[str, Held]) -> tuple[bool, str]:
 
 
 def _shares_of(assignor: Assignor, found: Shares) -> dict[str, list[TopicPartition]]:
-    """What an assignor has returned. Raises InvalidOption if a user's returns something else."""
+    """An assignor's result. Raises InvalidOption if a user's assignor returns something else."""
     try:
         return {
             member_id: [TopicPartition(*where) for where in share]

@@ -138,7 +138,7 @@ class GroupPositions:
         self._under_way = _UnderWay(commits, future, callback, os.getpid())
 
     def finish(self) -> None:
-        """Wait for a commit that is under way; what it has committed is where this one began."""
+        """Wait for the commit that is under way, if any: the next one begins at its offsets."""
         waiting = self._under_way
         if waiting is None:
             return
@@ -155,9 +155,9 @@ class GroupPositions:
         self._reports.append((waiting.callback, offsets, error))
 
     def report(self, *, wait: bool = False) -> None:
-        """Tell what became of commits that have ended, in the order in which they were made.
+        """Call the callbacks of commits that have ended, in the order in which these were made.
 
-        With ``wait`` also of the one that is under way.
+        With ``wait`` the commit that is under way is waited for.
         """
         if self._under_way is not None and (wait or self._under_way.future.done()):
             self.finish()

@@ -366,7 +366,7 @@ class Member:
                 self._look(at_once=True)
 
     def named_topics(self) -> frozenset[str]:
-        """What members have subscribed to: the same object until one has to something else."""
+        """The topics that members subscribe to; the same object until that changes."""
         folded, joined, found = self._named
         if folded != self._log.folded:
             with self._log.lock:

@@ -60,7 +60,7 @@ all others silent at once.
 
 
 def put_heartbeat(storage: Storage, group_id: str, beat: Heartbeat, sent_at_ms: int) -> None:
-    """Put one. Only the member itself numbers and puts them."""
+    """Put a heartbeat. Only the member itself numbers and puts its own."""
     storage.put_if_absent(names.heartbeat(group_id, beat), envelope.encode(ToldAt(sent_at_ms)))
 
 
@@ -78,7 +78,7 @@ def find_heartbeats(shown: Iterable[str]) -> list[Heartbeat]:
 
 
 def newest_of(beats: Iterable[Heartbeat]) -> dict[str, Heartbeat]:
-    """By member, the last one."""
+    """The last heartbeat of each member."""
     newest: dict[str, Heartbeat] = {}
     for beat in beats:
         if beat.member_id not in newest or newest[beat.member_id].number < beat.number:
@@ -118,8 +118,9 @@ class Observer:
     ) -> None:
         """Record a listing that began at ``began_s`` of the monotonic clock.
 
-        By member, ``newest``: the last heartbeat in it; ``revoked_in``: since which generation it
-        has not released what was taken from it; ``timeouts_s``: how long it may be silent.
+        All are by member. ``newest``: the last heartbeat that was listed. ``revoked_in``: the
+        generation that revoked partitions which the member still holds. ``timeouts_s``: how long it
+        may be silent.
         """
         passed_s = 0.0 if self._looked_at_s is None else began_s - self._looked_at_s
         self._looked_at_s = began_s
@@ -146,7 +147,7 @@ class Observer:
         return known.number, known.silent_s
 
     def holds_for(self, member_id: str) -> float:
-        """How long (s) a member has not released what was taken from it."""
+        """How long (s) a member has held on to partitions that were revoked."""
         return self._watched.get(member_id, _Watched(-1)).holding_s
 
 
@@ -213,7 +214,7 @@ class OldRequests:
         self._seen_since_s: dict[str, float] = {}
 
     def look(self, now_s: float, paths: Iterable[str]) -> list[str]:
-        """Record the existing ones; returns those that are old."""
+        """Record the requests that exist; returns the old ones among them."""
         known = self._seen_since_s
         self._seen_since_s = {path: known.get(path, now_s) for path in paths}
         return [path for path, at_s in self._seen_since_s.items() if now_s - at_s > _MOST_AGE_S]
@@ -323,7 +324,7 @@ class JoinGroup:
     # -- requests --------------------------------------------------------------------------------
 
     def _ask(self, state: GroupState, member: GroupMember) -> None:
-        """Leave a request that was judged against a state."""
+        """Leave a request to join, which names the last entry that this member has seen."""
         request = JoinRequest(member.member_id, state.next_entry)
         self._own = request
         asked = JoinAsked(self._clock.now_ms(), member)
@@ -362,7 +363,7 @@ class JoinGroup:
 
 
 def _newest_join(state: GroupState) -> int:
-    """The last entry by which a current member has joined; -1: there is none."""
+    """The last entry by which a current member has joined; -1 if no member is there."""
     return max((held.joined_entry for held in state.membership.members.values()), default=-1)
 
 

@@ -44,13 +44,22 @@ class ConsumerRebalanceListener:
     """
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """These are taken away: commit what was read of them. Other members get them afterwards."""
+        """Called before partitions are taken away: commit offsets of what was read of them.
+
+        Other members get them afterwards.
+        """
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """These were given to this consumer, in addition to those it has: it may seek in them."""
+        """Called when partitions were given to this consumer, besides those that it has.
+
+        It may seek in them.
+        """
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """These may have another owner already, so their offsets can no longer be committed."""
+        """Called when partitions may have another owner already.
+
+        Their offsets can no longer be committed.
+        """
         self.on_partitions_revoked(partitions)
 
 
@@ -61,7 +70,7 @@ class PartitionReader(Protocol):
         """Begin to read these too, from the group's offsets."""
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
-        """These are about to be revoked: commit their offsets, with auto commit."""
+        """Commit the offsets of partitions that are about to be revoked, with auto commit."""
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
         """Stop reading these."""
@@ -142,7 +151,7 @@ class Rebalancer:
                 self._member.subscribe(self._topics)
 
     def named_topics(self) -> Collection[str]:
-        """What members have subscribed to: the same object until one has to something else."""
+        """The topics that members subscribe to; the same object until that changes."""
         return () if self._member is None else self._member.named_topics()
 
     def poll(self, reader: PartitionReader) -> None:
@@ -186,8 +195,9 @@ class Rebalancer:
     def _tell(self, member: Member) -> None:
         """Record that the application polls; send a heartbeat if one is late.
 
-        It is late without a thread, or if the thread was held up as long as this process was. If
-        the thread met an error, it is tried here once more: so the application gets the error.
+        One is late if there is no thread that sends them, or if the whole process was held up. If
+        the thread met an error, the heartbeat is tried here once more, so that the application gets
+        the error.
         """
         member.polled()
         self._keep_beating(member)
@@ -289,7 +299,7 @@ class Rebalancer:
     ) -> bool:
         """Tell the group which topics exist; returns whether that changed this consumer's share.
 
-        ``asked``: those that were looked for, of the topics that it has subscribed to.
+        ``asked``: the subscribed topics that were looked for, found or not.
         """
         if self._member is None:
             return False

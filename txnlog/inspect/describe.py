@@ -81,9 +81,10 @@ def describe_segments(log: TopicLog, partition: int | None = None) -> list[Segme
 def describe_with_replaced(
     log: TopicLog,
 ) -> tuple[list[SegmentDescription], list[SegmentDescription]]:
-    """:func:`describe_segments`, and those whose records are in others since, with some of these.
+    """Descriptions of the segments that hold records, and of all if some were rewritten.
 
-    They are told as long as the log knows what they were, also when their files are deleted.
+    The second list has replaced segments for as long as the log knows them, even if their files are
+    deleted. It is empty for partitions without rewrites.
     """
 
     def held(part: Partition) -> Sequence[Segment]:

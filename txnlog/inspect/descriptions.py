@@ -56,7 +56,7 @@ class SegmentDescription:
 
     @property
     def ref(self) -> SegmentRef:
-        """Where it lies."""
+        """The segment's place: topic, partition, name, and position in its file."""
         return SegmentRef(self.topic, self.partition, self.name, self.position)
 
     @property

@@ -186,7 +186,7 @@ def _group_by_number(files: Sequence[str]) -> list[_Files]:
 
 
 def _from_file_of(first: int, files: Sequence[_Files]) -> list[_Files]:
-    """The files from the one that holds entry ``first`` on, if it is among them."""
+    """The files after the one that holds entry ``first``, and that one if it is there."""
     before = (f.number for f in files if LogFile.ENTRY in f.kinds and f.number <= first)
     holds = max(before, default=first)
     return [f for f in files if f.number == holds or f.number >= first]

@@ -242,7 +242,7 @@ def _page_entries(storage: Storage, segment: SegmentDescription) -> Iterator[Ind
 
 
 def dump_page_index(file: SegmentFile, path: str, base_offset: int) -> Iterator[IndexEntry]:
-    """Where the pages of a Parquet file begin, by offsets counted from its first one."""
+    """The beginnings of a Parquet file's pages, by offsets counted from the file's first."""
     try:
         opened = ParquetSegment(file)
     except CorruptRecord as error:

@@ -78,7 +78,7 @@ class Proposals:
             _logger.debug("a proposal was not put into %s: %s", self.folder, error)
 
     def names(self, next_entry: int) -> list[str]:
-        """The names of those that may be placed as entry ``next_entry``, the oldest first."""
+        """The names of proposals that entry ``next_entry`` may place, the oldest first."""
         oldest = names.log_file_prefix(max(next_entry - MOST_BEHIND, 0))
         try:
             found = self._storage.list_names(self.folder, oldest)
@@ -210,7 +210,7 @@ class BatchedAppend:
     # -- its own proposal ------------------------------------------------------------------------
 
     def _propose_if_busy(self) -> bool:
-        """If others were faster a moment ago, a first attempt would probably be lost."""
+        """Leave a proposal first if others were faster lately: a put would probably lose again."""
         if self._log.next_entry == 0 or not self._proposals.is_busy(self._clock):
             return False
         with self._log.lock:
@@ -290,7 +290,7 @@ class BatchedAppend:
         return shown
 
     def _is_my_turn(self, state: TopicState, shown: Sequence[str]) -> bool:
-        """Whether it is among the first that wait; always true if it proposes nothing."""
+        """Whether this append is among the first that wait, or proposes nothing."""
         if self._own is None:
             return True
         waiting = self._waiting(state, shown)

@@ -85,7 +85,7 @@ def _size(level: int) -> int:
 
 
 def first_of_widest(number: int) -> int:
-    """Where a mark of the widest level that closes entry ``number`` begins."""
+    """The first entry of the mark of the widest level that would close entry ``number``."""
     return number - number % _size(LEVELS)
 
 

@@ -193,7 +193,7 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
             )
 
     def _would_be_dead(self, silent_ms: int = 0) -> set[str]:
-        """Those whom :meth:`expire_dead_members` would expire, by this process's time alone."""
+        """The members that :meth:`expire_dead_members` would expire, by this process's clock."""
         dead = self._find_dead_members(silent_ms, now_ms=self.clock.now_ms())
         return {silence.member_id for silence in dead}
 
@@ -217,9 +217,10 @@ class GroupLog(StateLog[GroupEntry, GroupState]):
         return removed
 
     def _leave_checkpoint(self) -> None:
-        """Put one if it is due, and at the end of a group's life: it may have no other one.
+        """Put a checkpoint if one is due, or if the group is empty.
 
-        Jobs that name their groups anew leave very many, and all of them are read again and again.
+        An empty group may never get another one. Jobs that name their groups anew leave very many,
+        and all of them are read again and again.
         """
         with self.lock:
             state = self.state

@@ -89,7 +89,7 @@ class GroupMetadata:
         return cls(group_id, starts, topic_ids, entries)
 
     def moved(self, offsets: Mapping[TopicPartition, int], entry: int | None = None) -> None:
-        """Entry ``entry`` has committed these offsets: the next transaction starts from them."""
+        """Note that entry ``entry`` has committed offsets: the next transaction starts there."""
         for where in offsets:
             self.starting_entries.pop(where, None)
         self.starting_offsets.update(offsets)

@@ -111,8 +111,8 @@ class ManifestTable:
     ) -> ManifestTable:
         """The rows of segments: partitions in order, each with its segments in order.
 
-        ``entries``: what is known of the entries that have placed them. ``aborted``: those of these
-        whose transaction was aborted.
+        ``entries``: what is known of the entries that placed them. ``aborted``: the numbers of
+        those entries whose transactions were aborted.
         """
         partitions: list[int] = []
         segments: list[Segment] = []
@@ -201,7 +201,7 @@ class ManifestTable:
         return numbers_of_column(self.table.column(name))
 
     def end_offsets(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Behind each segment's last offset."""
+        """The offset after the last one of each segment."""
         counts = pc.coalesce(self.table.column("kafka_offset_count"), self.table["record_count"])
         return self.ints("base_offset") + numbers_of_column(counts)
 
@@ -210,7 +210,7 @@ class ManifestTable:
         return _flags(pc.is_valid(self.table.column("kafka_offset_count")))
 
     def ref(self, name: str, data: bytes, first_entry: int, end_entry: int) -> ManifestRef:
-        """Its description in a list; ``data`` are its bytes."""
+        """The manifest's description for a manifest list; ``data`` are its bytes."""
         partitions, starts = np.unique(self.ints("partition"), return_index=True)
         spans = None
         if len(partitions) <= MAX_SPANS and len(self):
@@ -282,7 +282,7 @@ class ManifestTable:
         return self.where(is_one & (self.ints("position") != OWN_FILE))
 
     def places(self) -> list[tuple[int, int, int]]:
-        """Where the segments are: partition, base and end offset of each."""
+        """The partition, base offset and end offset of each segment."""
         columns = self.ints("partition"), self.ints("base_offset"), self.end_offsets()
         return [*zip(*(column.tolist() for column in columns), strict=True)]
 

@@ -83,9 +83,9 @@ class _Staged:
 
 @dataclass(frozen=True, slots=True)
 class KeptApart:
-    """Consistent cuts ignore entries before ``first_entry``.
+    """Which entries consistent cuts still tell apart: from ``first_entry`` on.
 
-    None of these is newer than ``kept_since_ms``; -1 if there are none.
+    Earlier entries are no newer than ``kept_since_ms``, which is -1 if there are none.
     """
 
     first_entry: int
@@ -183,11 +183,11 @@ class Manifests:
         topic_id: str | None,
         use: Callable[[ManifestList], T],
     ) -> T | None:
-        """Call ``use`` with a list of the manifests that hold what was settled, whichever is there.
+        """Call ``use`` with the list that names the manifests of settled entries, or a later list.
 
-        Returns what that returned; None if nothing is settled. Raises UnknownTopicOrPartition: the
-        topic was deleted, and recreated. CorruptEntry: a list or a manifest is damaged, or missing
-        for good.
+        Returns the result of the call; None if nothing is settled. Raises UnknownTopicOrPartition:
+        the topic was deleted, and recreated. CorruptEntry: a list or a manifest is damaged, or
+        missing for good.
         """
         if settled is None:
             return None
@@ -211,7 +211,7 @@ class Manifests:
         raise AssertionError
 
     def confirm(self, found: ManifestList) -> None:
-        """Make sure that a list which was found there is durable. Raises StorageError."""
+        """Make sure that a manifest list found in storage is durable. Raises StorageError."""
         confirm(self._storage, f"{self.folder}/{names.manifest_list(found.number)}")
 
     def files_exist(self, paths: frozenset[str], config: object) -> bool:
@@ -267,10 +267,10 @@ class Manifests:
         return table
 
     def _of_any_copy(self, path: str, data: bytes, decode: Callable[[bytes], T]) -> T:
-        """Decode what was read; or, where that is damaged, what other roots have.
+        """Decode ``data``; if it is damaged, the copies of the file at other roots.
 
-        Manifests and files of rewrites have one writer, and the list that names them, or they
-        themselves, have a checksum: so any copy that it fits is right.
+        Manifests and files of rewrites are written once, and have checksums, either their own or in
+        the list that names them. So any copy that matches is right.
         """
         return read_one_copy(
             self._storage,
@@ -600,10 +600,10 @@ class Manifests:
             self._storage.delete(f"{self.folder}/{name}" for name in sorted(doomed))
 
     def collect(self, listing: ManifestList) -> None:
-        """Delete files that ``listing``, which was just put, does not name and that are not newer.
+        """Delete older files than ``listing``, which was just put, that it does not name.
 
-        Not if there is a newer list: then its writer does it. Lists are kept for a while, so that
-        no writer that slept uses one of their names again.
+        If there is a newer list its writer does that. Lists are kept for a while, so that no writer
+        that slept uses one of their names again.
         """
         found = [f"{self.folder}/{name}" for name in self._storage.list_names(self.folder)]
         lists = [names.parse_manifest_list(path.rpartition("/")[2]) for path in found]

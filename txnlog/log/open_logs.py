@@ -248,7 +248,7 @@ def listen(url: str, event: Signal) -> None:
 
 
 def announce(url: str) -> None:
-    """Something was appended to a topic of this store, or has been decided there."""
+    """Tell this process's waiting polls that something was appended or decided in a store."""
     with _LOCK.mutex:
         waiting: Iterable[Signal] = list(_WAITING.get(url, ()))
     for event in waiting:

@@ -165,10 +165,9 @@ def find_records(
 def _check_not_purged(
     topic: str, partition: int, ignored: Iterable[Rewrite], purge_end: int
 ) -> None:
-    """Raises SnapshotExpired if a purge came after a rewrite that a view ignores there.
+    """Raise SnapshotExpired if a purge came after a rewrite that a view ignores.
 
-    The old segments may have records of the purged keys: those that it has taken from the new ones,
-    and those that were compacted away before.
+    The view would read the old segments, which may still have records of the purged keys.
     """
     if any(rewrite.entry < purge_end for rewrite in ignored):
         raise SnapshotExpired(

@@ -35,7 +35,7 @@ _FRACTION = 8
 
 @dataclass(frozen=True, slots=True)
 class TombstoneStay:
-    """How long tombstones stay that become clean by an entry: ``stay_ms`` from when it is put.
+    """How long tombstones stay after the entry that makes them clean: ``stay_ms`` from its put.
 
     ``latest_ms`` tells the time by the latest clock available.
     """
@@ -269,9 +269,9 @@ def _within(places: Sequence[SegmentEntry], run: ReadRun, log_start: int) -> lis
 
 
 def _without_gaps(run: ReadRun, places: Iterable[SegmentEntry]) -> Iterator[SegmentEntry]:
-    """The segments of a run, and that no record is left of offsets that none stands for.
+    """The segments of a run, with emptied ones for offsets in between that no segment has.
 
-    What replaces others covers them wholly, or both would be in force.
+    A rewrite must cover the segments that it replaces wholly, or both would be in force.
     """
     at = run.start
     for place in places:

@@ -31,7 +31,7 @@ class SegmentOutline:
 
     @classmethod
     def of_rows(cls, rows: ManifestTable) -> SegmentOutline:
-        """That of segments in a manifest."""
+        """The outline of the segments in a manifest."""
         return cls(
             rows.ints("base_offset"),
             rows.end_offsets(),
@@ -44,7 +44,7 @@ class SegmentOutline:
     def of_segments(
         cls, segments: Sequence[Segment], aborted: Container[int], undecided: Container[int]
     ) -> SegmentOutline:
-        """That of segments which a state holds itself."""
+        """The outline of segments that a state itself holds."""
         return cls(
             np.array([segment.base_offset for segment in segments], np.int64),
             np.array([segment.end_offset for segment in segments], np.int64),

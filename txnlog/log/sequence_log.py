@@ -200,14 +200,14 @@ class SequenceLog:
         return [n for n in range(first, end) if look.shows(n, LogFile.CHECKPOINT)]
 
     def _is_listing_cheaper(self, names: int) -> bool:
-        """Whether to list instead of asking for so many names, by how long both took so far."""
+        """Whether a listing takes less time than asking for ``names`` names, as measured so far."""
         if not self._looks.are_long or self._listings is None:
             return False
         rounds = -(-names // PARALLEL_REQUESTS)
         return self._listings.mean_s < rounds * self._looks.mean_s
 
     def ask(self, wanted: Sequence[tuple[int, LogFile]]) -> list[bool]:
-        """Which of these files are there; asked for side by side where requests wait."""
+        """Whether each of these files exists. Asks in parallel if requests have been slow."""
         rounds = len(wanted)
         begun_s = self._clock.monotonic_s()
         if self._looks.are_long:
@@ -343,7 +343,7 @@ class SequenceLog:
 
 
 class _Look:
-    """Which files of a log are there: asked for when it matters, or several side by side."""
+    """Remembers which files of a log exist; asks for several in parallel, or for each in turn."""
 
     def __init__(self, log: SequenceLog, wanted: Sequence[tuple[int, LogFile]]) -> None:
         self._log = log
@@ -357,7 +357,7 @@ class _Look:
             self._known.update(zip(new, self._log.ask(new), strict=True))
 
     def shows(self, number: int, kind: LogFile = LogFile.ENTRY) -> bool:
-        """Whether a file is there."""
+        """Whether a file exists."""
         if (number, kind) not in self._known:
             (self._known[number, kind],) = self._log.ask([(number, kind)])
         return self._known[number, kind]

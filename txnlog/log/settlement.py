@@ -338,7 +338,10 @@ class Settlement:
         # Entries no longer listed were cleaned away; the next refresh takes a checkpoint.
 
     def _mark_zombie(self, log: AnyLog, entry: EntryRef, transaction: TransactionRef) -> None:
-        """Save the next reader the search. Only a help: failing does no harm."""
+        """Put an abort marker beside a zombie's entry, so that later readers need not look for one.
+
+        Best effort: without it they find the same outcome.
+        """
         try:
             log.mark(entry.number, Outcome.ABORT, transaction)
         except StorageError as error:
@@ -347,7 +350,7 @@ class Settlement:
     # -- ending transactions ---------------------------------------------------------------------
 
     def is_left(self, head: Head) -> bool:
-        """Whether its producer does not end a transaction: for others to :meth:`end_left`."""
+        """Whether a transaction's producer has left it to others; see :meth:`end_left`."""
         return self._deadlines.overdue(head) or (head.state.prepared and self._needs_help(head))
 
     def end_left(self, head: Head, since: Moment) -> Head | None:

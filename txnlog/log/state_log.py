@@ -464,9 +464,10 @@ class StateLog(Generic[EntryT, StateT]):
         return number
 
     def _check_newest(self, missed: int) -> None:
-        """Raise StorageError if a file that was missed is the newest one, and still not there.
+        """Raise StorageError if the missed file is the log's newest, and is still missing.
 
-        A checkpoint alone knows it. Who has read less may put another one there, so nobody goes on.
+        Only a checkpoint tells of it then. A process that has not read the checkpoint may put
+        another file at its number, so nobody goes on.
         """
         if self._state.newest_file != missed or all(self.log.ask([(missed, LogFile.ENTRY)])):
             return

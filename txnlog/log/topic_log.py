@@ -445,7 +445,7 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return state.first_unsettled(KEPT_ENTRIES) - begun < SETTLED_AT_ONCE
 
     def _adopt(self, found: ManifestList | None) -> None:
-        """Drop from the state what a list found there holds."""
+        """Drop from the state what a manifest list that was found in storage holds."""
         state = self._state
         if found is None or found.topic_id != state.topic_id:
             return
@@ -471,9 +471,9 @@ class TopicLog(StateLog[TopicEntry, TopicState]):
         return found.topic_id != state.topic_id and found.end > state.next_entry
 
     def _check_kept(self, newest: ManifestList | None) -> None:
-        """Raise CorruptEntry if the lists by which this log is read are gone.
+        """Raise CorruptEntry if the state's manifest list is gone, and no later one is there.
 
-        One that followed what is left would hold less, and what it does not name is deleted.
+        A list made from what is left would hold less, and files that it does not name are deleted.
         """
         known = self._state.settled
         if known is not None and (newest is None or newest.number < known.number):

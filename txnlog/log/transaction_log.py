@@ -188,7 +188,7 @@ class TransactionLog:
     def commits(
         self, transactional_id: str, keys: Collection[TransactionKey]
     ) -> dict[TransactionKey, TransactionState]:
-        """The states in which these transactions of an id are committed, as far as they are there.
+        """The PrepareCommit states of these transactions, as far as the id's log still has them.
 
         One listing, and reads back from the newest state to the oldest of them.
         """
@@ -229,9 +229,9 @@ class TransactionLog:
         return self._storage.modified_ms(path)
 
     def _still_known(self, id_: _KnownId) -> int:
-        """From which number on an id's log is listed, 0 if nothing is known of it.
+        """The number from which an id's log is listed; 0 if what is known of it is too old.
 
-        Later the log may have been removed, and a stray stand under a name that was the newest's.
+        By then the log may have been removed, and a stray may have the newest entry's name.
         """
         if id_.newest is None or self._may_be_freed(id_.newest[1]):
             return 0

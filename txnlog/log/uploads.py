@@ -108,7 +108,7 @@ class UploadedSegment:
 
     @property
     def ref(self) -> SegmentRef:
-        """Its files' names."""
+        """The segment's place, from which the names of its files follow."""
         return SegmentRef(self.topic, self.partition, self.stored.name, self.stored.position)
 
     @property

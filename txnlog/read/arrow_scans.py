@@ -230,7 +230,7 @@ class _Scanning:
         self._has_failed = False
 
     def reads(self) -> Reads:
-        """Each range with its batches."""
+        """The ranges, each with its batches."""
         for number, part in enumerate(self._parts):
             if self._has_failed:
                 with closing(self._read(self._parts[number:])) as reads:

@@ -108,7 +108,10 @@ def _as_written(
 
 
 def _covering(placed: PlacedSegments, partition: int) -> Sequence[Segment]:
-    """A partition's segments, and those of which a purge has left nothing: that shows to nobody."""
+    """A partition's segments, with those of which a purge has left no record.
+
+    No reader is shown the offsets of these.
+    """
     purged = [one for one in placed.emptied.get(partition, ()) if one.is_purge]
     segments = placed.segments[partition]
     return sorted((*segments, *purged), key=attrgetter("base_offset")) if purged else segments

@@ -81,7 +81,7 @@ class ChangeColumns:
         return pa.field(CHANGE, pa.string(), False) if name == CHANGE else self.rows.field(name)
 
     def with_more(self, names: Sequence[str]) -> ChangeColumns:
-        """These columns and others."""
+        """The columns of this choice and others."""
         every = tuple(dict.fromkeys((*self.names, *names)))
         others = tuple(name for name in every if name != CHANGE) or self.rows.names
         return ChangeColumns(every, replace(self.rows, names=others))
@@ -120,9 +120,9 @@ class ChangeColumns:
 def change_columns(
     topic: str, columns: Sequence[str] | None, schema: TopicSchema | None, *, as_json: bool = False
 ) -> ChangeColumns:
-    """The columns of a feed; None: ``_change``, where and when it was, and the topic's own.
+    """The columns of a feed. None: ``_change``, the record's place and time, and the topic's own.
 
-    With ``as_json`` those of a topic of keys and values, which are JSON.
+    With ``as_json`` the rows of a typed topic have a key and a value, in JSON.
 
     Raises InvalidOption: there is no such column, or the topic has no key.
     """
@@ -411,7 +411,7 @@ class _Before:
 
 
 def _newest(found: Sequence[Int64Array]) -> Int64Array:
-    """Of columns of ids, partitions and offsets those with the greatest offset of the others."""
+    """Keep the greatest offset of each id and partition. ``found`` are columns of all three."""
     every = np.concatenate([np.empty((3, 0), np.int64), *found], axis=1)
     every = every[:, np.lexsort((every[2], every[1], every[0]))]
     same = (every[:2, 1:] == every[:2, :-1]).all(axis=0)
@@ -504,7 +504,7 @@ def _in_time(records: _Records, order: Int64Array, shared: _Mask) -> Int64Array:
 
 
 def _from_newest(records: _Records, order: Int64Array, is_older: _Mask) -> _Mask:
-    """Which records come no earlier than the row that was shown before the range."""
+    """Which records come at or after the row that each key had before the range."""
     candidates = np.flatnonzero(is_older)
     chosen = order[candidates]
     by_time = np.lexsort((records.partitions[chosen], records.times[chosen], records.ids[chosen]))

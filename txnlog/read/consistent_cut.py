@@ -31,10 +31,10 @@ Standing: TypeAlias = tuple[int, frozenset[int]]
 
 
 class FirstReading:
-    """What was known at a reading of the topics, before the logs were listed once more.
+    """What is known of topics at one reading of their logs, before these are listed once more.
 
-    Transactions committed then had placed all their entries, so the next listing shows the rest of
-    those which this one has shown in part.
+    Transactions that were committed then had placed all their entries. So if this reading shows a
+    part of one, the next listing shows the rest.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class FirstReading:
         return all(settled[name] == standing for name, standing in self._standing.items())
 
     def has_grown(self, log: TopicLog) -> bool:
-        """True if there is an entry that came after this reading."""
+        """True if the log has entries that came after this reading."""
         with log.lock:
             state = log.state
             return state.next_entry != self.next_entries[log.name]
@@ -196,7 +196,7 @@ class Younger:
 
     @classmethod
     def since(cls, opened: Sequence[TopicLog], reading: FirstReading) -> Younger:
-        """Those of units that had an append at or after the first undecided one of then."""
+        """The appends of units that have one at or after the reading's first undecided entry."""
         found: dict[Hashable, dict[tuple[str, int], RecentEntry]] = {}
         for log in opened:
             for entry in log.appends_since(reading.reaching[log.name]):

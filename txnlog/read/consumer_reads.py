@@ -296,11 +296,15 @@ class Reading:
         self._positions = offsets
 
     def peek(self) -> dict[TopicPartition, int]:
-        """The positions, for any thread: behind what polls have returned, and in a loop near it."""
+        """A copy of the positions, which any thread may ask for.
+
+        They are the offsets after the records that polls have returned. While a loop iterates over
+        records, they are only close to that.
+        """
         return dict(self._positions)
 
     def begin_poll(self) -> None:
-        """From now on :meth:`before_poll` returns the current positions."""
+        """Let :meth:`before_poll` return the current positions from now on."""
         self._moved, self._before = {}, None
         self.positions  # noqa: B018 - that of the last record seen is one of them
 
@@ -322,7 +326,7 @@ class Reading:
             self._before[where] = offset
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """They have no position any more, and had none before this poll."""
+        """Drop the positions of partitions, both the current ones and those before this poll."""
         for known in (self.positions, self._moved, self._before or {}):
             for where in partitions:
                 known.pop(where, None)

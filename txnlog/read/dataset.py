@@ -78,7 +78,7 @@ class _FileDataset(dataset.FileSystemDataset):  # type: ignore[misc] # pyarrow h
 
 
 class _Union(dataset.UnionDataset):  # type: ignore[misc]
-    """Several of them, and files of another kind beside them."""
+    """A dataset of several datasets, which may have files of different kinds."""
 
     def scanner(self, **options: Any) -> Any:  # noqa: ANN401
         return _unlocked(super().scanner(**options), options)

@@ -67,7 +67,7 @@ def _read_sound(
     groups: Sequence[_Ranges],
     columns: ScanColumns,
 ) -> Iterator[pa.Table]:
-    """Each partition by ``read``; those that it cannot read by ``read_past``."""
+    """Read each partition with ``read``; damaged ones with ``read_past``, which skips damage."""
     try:
         yield from [*read(groups, columns)]
     except CorruptRecord:
@@ -115,7 +115,7 @@ def _read_latest(
     groups: Sequence[_Ranges],
     columns: ScanColumns,
 ) -> Iterator[pa.Table]:
-    """What ``take`` takes of each partition's rows that are the newest of their keys."""
+    """Read the newest rows of each partition's keys, and let ``take`` choose among them."""
     told = None if report is None else once(report)
     newest = find_newest(storage, [*chain(*groups)], columns, told)
     for group in groups:
@@ -181,9 +181,9 @@ def _read_first(
 
 
 def _first_ranges(ranges: _Ranges, count: int, *, is_filtered: bool) -> list[SegmentRange]:
-    """The first ranges, with ``count`` records if without gaps.
+    """The first ranges that hold ``count`` records, as far as offsets without gaps tell.
 
-    The last one is cut where it is known how many come before: what is left of it is not read.
+    The last one is cut after the last record if all of them have no gaps.
     """
     chosen: list[SegmentRange] = []
     is_exact = not is_filtered

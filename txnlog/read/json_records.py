@@ -145,7 +145,7 @@ def _by_msgspec(column: pa.Array) -> pa.StringArray:
 
 
 def _times(column: pa.Array) -> pa.StringArray:
-    """In RFC 3339, with microseconds if there are any."""
+    """Times in RFC 3339, with microseconds if there are any."""
     kind: Any = column.type
     unit = {"ms": 1000, "us": 1}[kind.unit]
     numbers = column.view(pa.int64())

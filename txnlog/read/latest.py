@@ -154,9 +154,9 @@ def newest_rows(
     newest: Newest,
     report: Report | None = None,
 ) -> Generator[pa.RecordBatch]:
-    """The rows of these records but those that delete; the filter is applied to them.
+    """The rows that ``newest`` marks, without those that delete; the filter is applied to them.
 
-    Ranges that hold none of them are not read, nor long stretches of others.
+    Ranges without such rows are not read, nor are long stretches without any.
     """
     is_plain = columns.topic_schema is None or columns.as_json
     deciding = "value" if is_plain else DELETED
@@ -207,7 +207,7 @@ def _judge(
 
 
 def _which(here: Int64Array, offsets: Int64Array) -> npt.NDArray[np.bool_]:
-    """Which of the offsets of some rows are among others; both ascend."""
+    """For each of ``here``, whether it is among ``offsets``; both ascend."""
     found = np.zeros(len(here), np.bool_)
     if len(here):
         first, end = np.searchsorted(offsets, (here[0], here[-1] + 1))
@@ -220,7 +220,7 @@ def _which(here: Int64Array, offsets: Int64Array) -> npt.NDArray[np.bool_]:
 def _without(
     batches: Iterator[pa.RecordBatch], names: Sequence[str], newer: pa.ChunkedArray
 ) -> Iterator[tuple[pa.RecordBatch, pa.Array]]:
-    """Each batch, and which of its rows have other keys than ``newer``."""
+    """Each batch, and which of its rows have keys that are not in ``newer``."""
     return look_up(
         batches,
         lambda batch: _as_keys([batch.column(name) for name in names]),
@@ -240,16 +240,17 @@ def _as_keys(columns: Sequence[pa.Array]) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """Where the part of each partition ends in which no key occurs twice.
+    """The ends of each partition's clean part, in which no key occurs twice.
 
-    ``partitions``: among so many murmur2 has chosen that of each key; 0 if it does not matter.
+    ``partitions``: how many there were when murmur2 chose the partition of each key in it; 0 if
+    that does not matter.
     """
 
     ends: Mapping[int, int] = field(default_factory=dict)
     partitions: int = 0
 
     def has(self, part: SegmentRange) -> bool:
-        """Whether a range lies in it."""
+        """Whether a range lies in the clean part."""
         return part.start_offset < self.ends.get(part.partition, 0)
 
 
@@ -296,9 +297,9 @@ def _fold_each(
 def _strays(
     tables: Mapping[int, pa.Table], key_count: int, partitions: int
 ) -> pa.ChunkedArray | None:
-    """Those keys that are not where murmur2 puts them; None if there are none.
+    """The keys in partitions other than murmur2 would choose; None if there are none.
 
-    A key that is in several partitions is among them.
+    They include every key that is in several partitions.
     """
     found: list[pa.ChunkedArray] = []
     for number, table in tables.items():
@@ -387,7 +388,7 @@ def once(report: Report) -> Report:
 
 
 def _rows(batch: pa.RecordBatch, key_count: int) -> pa.Table:
-    """Of a batch of keys, offsets and timestamps."""
+    """A table of a batch's keys, offsets and timestamps."""
     *keys, offsets, timestamps = batch.columns
     names = [*key_names(key_count), "offset", "timestamp"]
     return pa.table([*keys, offsets, timestamps.view(pa.int64())], names=names)
@@ -553,10 +554,11 @@ def look_up(
     find: Callable[[pa.ChunkedArray], pa.ChunkedArray],
     among: int,
 ) -> Iterator[tuple[B, pa.Array]]:
-    """Each batch, and what ``find`` says of its rows by their keys; ``among`` is of how many.
+    """Each batch, with the result of ``find`` for the keys of its rows.
 
-    A lookup takes in all keys that are looked among, which is most of its time if a batch is small:
-    so several batches are looked up at a time where there are many keys.
+    ``among`` is the number of keys that ``find`` searches. Each call reads them all, which takes
+    most of its time if a batch is small. So if there are many, several batches are looked up at
+    once.
     """
     waiting: list[B] = []
     rows = size_bytes = 0

@@ -283,7 +283,7 @@ class SegmentRange(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def record_count(self) -> int:
-        """The largest number of records in it: all offsets, unless there are gaps."""
+        """The most records that it may hold: one for each offset; fewer if there are gaps."""
         return self.stop_offset - self.start_offset
 
     @property

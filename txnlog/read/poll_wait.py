@@ -170,6 +170,6 @@ class AutoCommit:
         self._committed.update(positions)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget these: other members may move them from now on."""
+        """Forget partitions whose offsets other members may move from now on."""
         for where in partitions:
             self._committed.pop(where, None)

@@ -54,7 +54,7 @@ class RowFilter:
             raise InvalidOption(f"the filter {self.expression} fails: {error}") from error
 
     def can_match(self, known: Sequence[Known]) -> list[bool]:
-        """Which of some sets of rows, by their facts, may hold a row that is kept."""
+        """For each set of rows, whether the known facts allow that the filter keeps one of them."""
         floats = [f.name for f in self._columns if types.is_floating(f.type)]
         guarantees: list[pc.Expression] = []
         owners: list[int] = []

@@ -140,7 +140,7 @@ def stored_columns(columns: ScanColumns) -> Columns:
 def assembled(
     part: SegmentRange, stored: Sequence[SegmentBatch], columns: ScanColumns
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of a range as those of a scan: what is read singly, with ``stored_columns``."""
+    """A scan's batches of a range, made from stored batches that have ``stored_columns``."""
     pieces = _pieces(iter(stored), columns)
     if columns.row_filter is None:
         return map(partial(_Assembler(columns), part), pieces)
@@ -255,7 +255,7 @@ class FileChoice:
         return [group for group, matches in zip(groups, matching, strict=True) if matches]
 
     def rows(self, found: RowGroupRecords) -> pa.BooleanArray:
-        """Which of the rows the filter keeps, of those that are read.
+        """Which of the given rows the filter keeps.
 
         Raises InvalidOption if it fails.
         """
@@ -446,9 +446,9 @@ def _read_on(
 def _sound_batches(
     storage: Storage, part: SegmentRange, columns: ScanColumns, at: int
 ) -> Iterator[str | tuple[list[SegmentBatch], int, int]]:
-    """What is sound from an offset on, and between it the reasons why something is not.
+    """The sound batches of a range from an offset on, and reasons for the damage between them.
 
-    Batch by batch: the records that are shown of it, and its offsets [first, end) in the file.
+    A batch comes with its offsets [first, end) in the file, and holds the records that are shown.
     """
     shift = part.segment.offset_shift
     start, stop = at - shift, part.stop_offset - shift

@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _Gone(NamedTuple):
-    """A deleted topic's name, which is not looked at for so many looks."""
+    """When to look again for a deleted topic's name: not before look ``rests_until``."""
 
     looks: int
     rests_until: int
@@ -133,7 +133,7 @@ def check_metadata_age(max_age_ms: int) -> int:
 
 
 def compile_pattern(pattern: object, what: str = "pattern") -> re.Pattern[str]:
-    """The expression of a pattern, which ``what`` names in errors. Raises InvalidOption."""
+    """Compile a pattern for topics' names; ``what`` names it in errors. Raises InvalidOption."""
     if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
         return pattern
     if not isinstance(pattern, str) or not pattern:
@@ -149,7 +149,7 @@ def compile_pattern(pattern: object, what: str = "pattern") -> re.Pattern[str]:
 
 
 def _is_topic(name: str) -> bool:
-    """Whether it is the name of a topic, and not of something else in that folder."""
+    """Whether a folder's name is a valid name of a topic."""
     try:
         names.check_topic(name)
     except InvalidTopic:

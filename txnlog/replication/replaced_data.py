@@ -36,10 +36,10 @@ _ANY: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a topic's log tells of files: which are replaced, and which are needed.
+    """The files that a topic's log says were replaced, and those that it needs.
 
-    Of the rest those that were put before ``unplaced_since_ms``, which no writer will place, are
-    not needed either.
+    Any other file that was put before ``unplaced_since_ms`` is not needed either: no writer will
+    place it any more.
     """
 
     replaced: AbstractSet[names.FileKey] = frozenset()

@@ -63,7 +63,7 @@ def parse_epoch_file(name: str) -> int | None:
 
 
 def controller_pointer(number: int) -> str:
-    """In each root: where the controller is since it has moved so many times."""
+    """In each root, the file that tells where the controller is since its ``number``-th move."""
     return f"controller-{number:05d}.json"
 
 
@@ -91,27 +91,30 @@ def parse_incarnation_folder(name: str) -> int | None:
 
 
 def member_mark(member: str, store: str) -> str:
-    """In each incarnation, what tells it from a disk that is not mounted, or another store's."""
+    """The name of the file in each incarnation that identifies it, and its store.
+
+    It tells the incarnation from a disk that is not mounted.
+    """
     return f"{MEMBER_MARKS}/{member}-{store}.json"
 
 
 def trim_note(token: str) -> str:
-    """In an incarnation: files that somebody is about to delete there; ``token`` is fresh."""
+    """In an incarnation, a note of files about to be deleted there; ``token`` is fresh."""
     return f"{MEMBER_MARKS}/{_TRIM}{token}.json"
 
 
 def epoch_note(number: int) -> str:
-    """In an incarnation: an epoch under which it was in sync and something was written."""
+    """In an incarnation, a note of an epoch in which it was in sync and something was written."""
     return f"{MEMBER_MARKS}/{epoch_file(number)}"
 
 
 def scrub_note(number: int) -> str:
-    """In an incarnation: how far the comparing of all objects has come."""
+    """In an incarnation, a note of how far the comparison of all objects has come."""
     return f"{SCRUB_NOTES}/{log_file(number, LogFile.ENTRY)}"
 
 
 def is_trim_note(name: str) -> bool:
-    """Whether a name in ``.replica/`` is that of such a note."""
+    """Whether a name in ``.replica/`` is that of a note of a trim."""
     return name.startswith(_TRIM)
 
 

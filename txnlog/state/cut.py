@@ -114,13 +114,13 @@ class CommittedUnit:
 def hide_effects(
     units: Iterable[CommittedUnit], hidden: set[Hashable], ends: Mapping[TopicPartition, int]
 ) -> tuple[set[Hashable], bool]:
-    """Hide what rests on hidden units, until nothing changes.
+    """Hide the units that rest on hidden ones, and those that rest on these, and so on.
 
-    ``units``: that are committed, the hidden ones too. ``hidden``: those that are not whole, so
-    they were committed after the reading had begun: what was known one reading earlier does not
-    rest on them. ``ends``: of the partitions at the reading.
+    ``units``: the committed ones, hidden or not. ``hidden``: units that the reading shows in part.
+    They were committed after it had begun, so nothing that was known one reading earlier rests on
+    them. ``ends``: the partitions' ends at the reading.
 
-    Returns all that is hidden, and whether what is left is certain to rest on nothing of it.
+    Returns all hidden units, and whether it is certain that no other unit rests on one of them.
     """
     known = [*units]
     least: dict[TopicPartition, int] = {}

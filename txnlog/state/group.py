@@ -179,7 +179,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
         return entry.at_ms
 
     def _forget_first_assigned(self) -> None:
-        """Forget what it began with in topics that it neither reads nor has offsets in."""
+        """Forget the first partition counts of topics neither assigned nor with offsets."""
         used = {moved.topic for entry in self.pending.values() for moved in entry.offsets}
         used |= {*self.membership.topics, *self.committed}
         known = self.membership.first_assigned
@@ -224,7 +224,7 @@ class GroupState(FoldedState[GroupEntry], tag_field="kind", tag="group-checkpoin
             self._commit(entry, number)
 
     def expire(self) -> None:
-        """Nothing is kept only for a time."""
+        """Do nothing: a group's state keeps nothing for a limited time."""
 
     def offset_of(self, topic: str, partition: int, topic_id: str = "") -> CommittedOffset | None:
         """The committed offset of a partition; None if there is none.

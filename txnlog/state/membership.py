@@ -190,7 +190,7 @@ class Held(msgspec.Struct, omit_defaults=True):
         return None
 
     def has_released(self, followed: int) -> bool:
-        """Whether a member at generation ``followed`` has released what it was revoking."""
+        """Whether a member that follows generation ``followed`` has released what was revoked."""
         return bool(self.revoking) and followed >= self.revoked_in
 
     def owned_partitions(self) -> set[TopicPartition]:

@@ -61,15 +61,15 @@ class KafkaFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class RewrittenFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The additional facts of a segment written by merging, compaction or a purge.
 
-    Or of one in a shared file that a rewriter which slept has placed again.
+    They also belong to a segment in a shared file that a rewriter which slept has placed again.
 
     It stands for ``offset_count`` offsets, and may have gaps; without records there is no file.
     ``is_compacted``: of each key it holds at most the newest record before its end.
     ``delete_horizon_ms`` is the time from which its tombstones may go; -1: it holds none.
-    ``judged_end``: for what it leaves out there are newer records, all of them before this offset.
-    ``home_partitions``: each of its keys is where murmur2 puts it among so many partitions; 0: not
-    known. ``purged_from``: a purge has written it, or a merge of compacted ones, of segments of
-    which this entry has placed the newest; or one that slept has placed it again, as what this
+    ``judged_end``: each record that was left out has a newer one before this offset.
+    ``home_partitions``: each of its keys is in the partition that murmur2 gives it among this many;
+    0: not known. ``purged_from``: a purge has written it, or a merge of compacted ones, of segments
+    of which this entry has placed the newest; or one that slept has placed it again, as what this
     entry has placed; -1: none of these.
     """
 
@@ -82,10 +82,10 @@ class RewrittenFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StoredSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a segment is, wherever it is placed. Times in ms, sizes in bytes.
+    """A segment, wherever it is placed. Times in ms, sizes in bytes.
 
-    ``tag`` is what each of its batches carries; -1 for none. ``position`` is where it begins in a
-    file that it shares with others; OWN_FILE if it shares none.
+    ``tag`` is a number in each of its batches; -1 for none. ``position`` is where it begins in a
+    file that it shares with others; OWN_FILE if it has a file of its own.
     """
 
     name: SegmentName
@@ -101,7 +101,7 @@ class StoredSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @classmethod
     def emptied(cls, rewritten: RewrittenFile) -> StoredSegment:
-        """What stands for offsets of which no record is left: there is no file."""
+        """A segment without a file, for offsets of which a rewrite has left no record."""
         return cls("", 0, 0, -1, -1, 0, rewritten=rewritten)
 
     @property
@@ -136,7 +136,7 @@ class SegmentEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the segment's last one."""
+        """The offset after the segment's last one."""
         return self.base_offset + self.stored.offset_count
 
 
@@ -176,7 +176,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def end_offset(self) -> int:
-        """The offset behind its last one."""
+        """The offset after the segment's last one."""
         return self.base_offset + self.stored.offset_count
 
     @property
@@ -186,10 +186,10 @@ class Segment(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def source_entry(self) -> int:
-        """The entry that has placed it; if a purge has, the newest one of what it was made of.
+        """The entry that placed it; after a purge, the newest entry that placed a source of it.
 
-        A purge leaves a segment as compacted as it was; so does a merge of compacted ones. Of one
-        that was placed again, the first.
+        A purge leaves a segment as compacted as it was; so does a merge of compacted ones. If it
+        was placed again, the first entry counts.
         """
         special = self.stored.rewritten
         return special.purged_from if special is not None and self.is_purge else self.entry
@@ -290,8 +290,9 @@ class RewriteRef(msgspec.Struct, frozen=True, omit_defaults=True):
     """A manifest list's description of its file of rewrites.
 
     ``spans`` are, by partition, the offsets [start, end) within which all its rewrites lie.
-    ``left_out``, by partition of which replaced rewrites were left out: the newest entry that may
-    have replaced one of them. Who ignores what has replaced one cannot tell what stood there.
+    ``left_out`` is for partitions whose replaced rewrites were left out: the newest entry that may
+    have replaced one of them. A reader that ignores that entry cannot tell which segments it
+    replaced.
     """
 
     name: Name
@@ -300,7 +301,7 @@ class RewriteRef(msgspec.Struct, frozen=True, omit_defaults=True):
     left_out: Annotated[dict[PartitionNumber, Counter], PerPartition] = {}
 
     def touches(self, offsets: Iterable[tuple[int, tuple[int, int]]]) -> bool:
-        """Whether there may be rewrites of any of these (partition, [start, end))."""
+        """Whether the file may have rewrites of any of these (partition, [start, end))."""
         return any(
             partition in self.spans
             and start < self.spans[partition][1]

@@ -83,7 +83,7 @@ class Partition(msgspec.Struct, omit_defaults=True):
 
     @property
     def head_offset(self) -> int:
-        """Where the segments in this state begin; earlier ones are in manifests."""
+        """The first offset of the segments in this state; earlier segments are in manifests."""
         return self.segments[0].base_offset if self.segments else self.end_offset
 
     def record_segments(self) -> Sequence[Segment]:

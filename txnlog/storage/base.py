@@ -55,10 +55,10 @@ def is_name(name: str) -> bool:
 
 
 def may_be_listed(url: str, name: str) -> bool:
-    """Whether what was found can be an object, or hold some; what cannot is passed over.
+    """Whether a name found in storage is valid for an object or folder; else warns of it.
 
-    Nothing keeps others from putting a file or a folder there. It must stop neither a listing of
-    what is beside it, nor whoever asks for all that is listed.
+    Others may put any file or folder there. It must not stop a listing, nor a caller that reads all
+    that is listed.
     """
     if is_name(name):
         return True
@@ -185,9 +185,9 @@ class Storage(ABC):
         return Address(self.url, {})
 
     def urls(self) -> Sequence[str]:
-        """The URLs of the folders that its objects lie in: those of its roots, if it has several.
+        """The URLs of the folders that the objects lie in: of all roots, if there are several.
 
-        What others keep there could be taken for a part of it, or be deleted with it.
+        Other files there could be taken for objects, or be deleted with them.
         """
         return [self.url]
 
@@ -445,7 +445,7 @@ class Storage(ABC):
         return nullcontext()
 
     def kind(self) -> Kind:
-        """What it holds: all there is of a store, one on several roots, or a copy that follows."""
+        """Whether it holds a store, a store on several roots, or a standby."""
         return "store"
 
     def as_of(self) -> AsOf | None:
@@ -546,7 +546,7 @@ def read_one_copy(
     read: Callable[[Storage], T],
     damaged: tuple[type[TxnlogError], ...],
 ) -> T:
-    """What ``read`` reads of a file; where it raises one of ``damaged``, of another copy.
+    """Read a file; if that raises one of ``damaged``, read other copies of it.
 
     Raises what ``read`` does of the first copy if no other can be read.
     """

@@ -42,7 +42,7 @@ class CountingStorage(RequestStorage):
         return other
 
     def seen(self) -> dict[str, int]:
-        """What was counted so far, in the order of the kinds' names."""
+        """The counts so far, in the order of the kinds' names."""
         with self._lock.mutex:
             return dict(sorted(self.counts.items()))
 

@@ -200,7 +200,7 @@ def _width(number: int) -> int:
 
 
 def _looks(number: int, racer: int) -> bool:
-    """True for two of a round that race for the same name: so at least one of them is refused."""
+    """Whether a racer looks. At least two racers for one name do, so one of them is refused."""
     width = _width(number)
     if width == PARALLEL_REQUESTS:
         return (racer + number) % _LOOK_EVERY == 0

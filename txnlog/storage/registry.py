@@ -72,9 +72,10 @@ def find_adapter(protocol: str) -> Adapter | None:
 
 
 def in_time(url: object, call: Callable[[], T]) -> T:
-    """Make the first requests to a place. A disk that hangs would not answer for ever.
+    """Call ``call``, which makes the first requests to a place; a disk that hangs ends it.
 
-    Servers are waited for as long as their clients do. Raises StorageError, and what they raise.
+    Servers have the time limits of their clients. Raises StorageError: the disk does not answer;
+    and what ``call`` raises.
     """
     if not is_here(os.fspath(url) if isinstance(url, os.PathLike) else str(url)):
         return call()

@@ -49,7 +49,7 @@ class _Pool:
     coming: int = 0
 
     def work(self) -> None:
-        """What each thread does that comes."""
+        """Take one call of those that wait, if there is one, and run it."""
         with self.mutex:
             self.coming = max(self.coming - 1, 0)  # of one that an interrupt left uncounted
             work = self.wanted.popleft()[1] if self.wanted else None
@@ -99,7 +99,7 @@ class KeptThreads:
             return use
 
     def end(self, use: Use) -> None:
-        """None of the round's calls runs any more. May be repeated."""
+        """End a use: calls that have not begun are dropped. May be repeated."""
         pool = use.pool
         with pool.mutex:
             pool.wanted = deque(item for item in pool.wanted if item[0] is not use)

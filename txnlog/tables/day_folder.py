@@ -43,7 +43,7 @@ class PutManifest(NamedTuple):
 
 
 class DayFolder:
-    """What one topic's table has in the folder of a day."""
+    """The files of one topic's table in the folder of a day."""
 
     def __init__(self, logs: Logs, topic: str, day: date) -> None:
         self.day = day
@@ -104,7 +104,7 @@ class DayFolder:
         return self.url(name), pa.PythonFile(Sink(upload), mode="w")
 
     def url(self, name: str) -> str:
-        """Where engines find a file of the folder."""
+        """The URL at which engines find a file of the folder."""
         return f"{self.root}/{self.path}/{name}"
 
     def _take_over(self, digest: str, kind: str) -> PutManifest | None:
@@ -121,7 +121,7 @@ class DayFolder:
         return known
 
     def _before(self) -> _Contents:
-        """What the last earlier day has that has anything."""
+        """The content of the folder of the last earlier day that has any files."""
         if self._earlier is None:
             storage = self._logs.storage
             self._earlier = _Contents(self.path, {}, {})

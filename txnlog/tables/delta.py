@@ -228,7 +228,7 @@ class _Publication:
         return None if table is None else table.transaction_version(application)
 
     def _application(self, part: int | str) -> str:
-        """Of a partition, or of the topic's ``log``."""
+        """The id of Delta's application transactions for a partition, or for the ``log``."""
         return f"txnlog/{self._topic.topic_id}/{part}"
 
     def _files(self) -> dict[str, _Known]:

@@ -114,7 +114,7 @@ class FreshManifests:
         """Whether all files have their bounds."""
 
     def manifests(self) -> Iterator[ListedManifest]:
-        """All of them; those that are new are put with the folder's others.
+        """All manifests of the table; new ones are put into the day's folder.
 
         Raises SnapshotExpired, CorruptRecord, CorruptEntry, StorageError.
         """

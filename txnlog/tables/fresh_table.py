@@ -98,7 +98,7 @@ class FreshTables:
 
 
 class _FreshTable:
-    """What is known of one table from one answer to the next."""
+    """What this server remembers of one table between answers."""
 
     def __init__(self, logs: Logs, topic: str) -> None:
         self._logs = logs
@@ -120,7 +120,7 @@ class _FreshTable:
         )
 
     def _attempt(self) -> TableAnswer | None:
-        """None: what others have shown is known only now, and may be of a later moment."""
+        """Try to answer; None if other servers have shown states that may be newer."""
         logs = self._logs
         # Pinned within the lock: a later answer is never of an earlier moment.
         topic = PinnedTopic.of(logs, self._topic)
@@ -209,7 +209,7 @@ def _put(
 
 
 def _kept_ms(topic: PinnedTopic) -> int:
-    """How long all that a snapshot names is there: segments, and what lies in the day's folder."""
+    """How long (ms) a snapshot's files exist: segments, and files in the day's folder."""
     return min(_FOLDERS_KEPT_MS, TopicConfig.of(topic.view.config).file_delete_delay_ms)
 
 

@@ -171,7 +171,10 @@ class _Publication:
             return None
 
     def _check_places(self, table: Table) -> None:
-        """What the table's metadata names is opened with the catalog's credentials."""
+        """Raise InvalidOption if metadata names places outside of the table's.
+
+        The libraries open these with the catalog's credentials.
+        """
         warehouse = self._catalog.properties.get("warehouse")
         known = (table.metadata_location, warehouse, self._location)
         check_places(self._name, [table.location()], known)
@@ -227,7 +230,7 @@ class _Publication:
         return self._result(table, len(added), len(removed), len(copies))
 
     def foretell(self) -> TablePublication:
-        """What ``run`` would do; nothing is written."""
+        """The result that ``run`` would have; writes nothing."""
         table = self._found
         if table is None:
             return self._result(None, *self._plan({}).counts(()))
@@ -347,9 +350,10 @@ def _known_entry(table: Table) -> int:
 
 
 def _files(table: Table) -> tuple[dict[str, DataFile], bool]:
-    """By their URLs, and whether others have deleted single rows of them, by any kind of file.
+    """A table's data files by URL, and whether it has any delete files.
 
-    Such a deletion is not for what is added later, not even for the same files.
+    Those were put by others. They do not apply to files that are added later, even of the same
+    name.
     """
     snapshot = table.current_snapshot()
     manifests = [] if snapshot is None else snapshot.manifests(table.io)

@@ -121,7 +121,10 @@ def _of_format_3(first_row_id: int | None) -> bytes:
 
 
 def _sequence_number(content: int) -> int:
-    """Deletes are later than data. Iceberg's Java library passes over those of number 0."""
+    """The sequence number of a file: deletes are later than data.
+
+    Iceberg's Java library ignores deletes with the number 0.
+    """
     return 1 if content == DELETES else 0
 
 

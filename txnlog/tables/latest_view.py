@@ -37,9 +37,10 @@ def first_row_id(partition: int, offset: int) -> int:
 
 
 def has_view(topic: PinnedTopic) -> bool:
-    """Whether the newest record of each key can be told: in several partitions by their times.
+    """Whether a view in SQL can show the newest record of each key.
 
-    And whether Spark takes the names of columns for what they are.
+    A topic of several partitions needs a column of times for that. And no column's name may be one
+    that the view uses itself, or that Spark would expand.
     """
     columns = topic.columns.names
     is_timed = TIMESTAMP in columns
@@ -82,10 +83,10 @@ def view_metadata(
 
 
 def _sql(topic: PinnedTopic, fields: list[dict[str, Any]]) -> str:
-    """What ``latest=True`` reads: a partition's newest record is that with the greatest offset.
+    """The query for each key's newest row: in a partition the one with the greatest offset.
 
-    A key may be in several partitions: then the newest of these is that with the greatest time, and
-    of equal ones that in the last partition.
+    If a key is in several partitions, the one of those rows with the greatest time counts; of equal
+    times the one in the last partition.
     """
     assert topic.schema is not None
     columns = ", ".join(_quoted(field["name"]) for field in fields)

@@ -80,7 +80,11 @@ class PinnedTopic:
         return sorted(number for number, end in published.items() if end > ends.get(number, 0))
 
     def is_late(self, published: Mapping[int, int], next_entry: int) -> bool:
-        """Whether this is a standby behind what its source has published: how far, by both."""
+        """Whether this is a standby that has not reached what its source published.
+
+        ``published``: the end offsets, by partition, that the table shows; ``next_entry``: the
+        entry after those that it was made from.
+        """
         return self.is_of_standby and (
             self.next_entry < next_entry or bool(self.has_lost(published))
         )

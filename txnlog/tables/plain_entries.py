@@ -99,7 +99,7 @@ class RangeTable:
         )
 
     def ranges(self, rows: Sequence[int]) -> list[SegmentRange]:
-        """Some of them as they can be read, by their numbers here."""
+        """The ranges in some rows of the table, as plans have them."""
         first_new = 0 if self._settled is None else len(self._settled)
         segments: dict[int, Segment] = {}
         old = [row for row in rows if row < first_new]
@@ -236,7 +236,7 @@ class PlainEntries:
     _made: pa.Array | None = None
 
     def known(self) -> Flags:
-        """Which rows it can make: of a file each, with its times."""
+        """Which rows have a plain entry: whole segments in their own files, with usable times."""
         table = self.table
         flags = table.has_own_file & ~table.is_cut
         if self.time_id is not None:

@@ -120,7 +120,7 @@ class NumberedSchema:
 
     @classmethod
     def of(cls, fields: Mapping[str, object]) -> NumberedSchema:
-        """From what JSON has, whatever number that has."""
+        """Make one from JSON's fields; the number follows from the content, not from theirs."""
         plain = {name: value for name, value in fields.items() if name != "schema-id"}
         number = crc32(msgspec.json.encode(plain)) >> 1
         return cls(number, msgspec.Raw(msgspec.json.encode({**plain, "schema-id": number})))

@@ -92,7 +92,7 @@ class Sink:
         return self._size_bytes
 
     def flush(self) -> None:
-        """It is written in one piece when it is closed."""
+        """Do nothing: the file is written in one piece when it is closed."""
 
     def close(self) -> None:
         if not self.closed:
@@ -293,7 +293,7 @@ def _table_file(
 
 
 def _far_apart(positions: Iterable[int], least: int) -> tuple[int, ...]:
-    """The first of ascending positions, and each that is ``least`` behind the one kept before."""
+    """The first of ascending positions, and each at least ``least`` after the one kept before."""
     kept: list[int] = []
     for position in positions:
         if not kept or position >= kept[-1] + least:

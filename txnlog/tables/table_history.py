@@ -69,7 +69,7 @@ class TableHistory:
 
     @property
     def newest_url(self) -> str:
-        """Where ``newest_data`` lies."""
+        """The URL of ``newest_data``."""
         return self._folder.url(metadata_name(self.of, self._number))
 
     def shows(self, snapshot: PutSnapshot, columns: NumberedSchema, *, has_rows: bool) -> bool:
@@ -144,9 +144,9 @@ class TableHistory:
         return found
 
     def put(self, data: bytes, table: PutTable) -> bool:
-        """Put the metadata of an answer behind the newest one that is known.
+        """Put the metadata of an answer under the next number.
 
-        False: another server has put one there, which is known now, and the last one behind it.
+        Returns False if another server has put that number: then this history catches up with it.
         Raises StorageError.
         """
         path = f"{self._folder.path}/{metadata_name(self.of, self._number + 1)}"

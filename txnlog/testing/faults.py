@@ -117,14 +117,12 @@ class FaultRates:
 class ClockFaults:
     """How wrong the clocks of a simulation's processes are: each has a wall and a monotonic one.
 
-    Args:
-        most_ms: no jump or drift takes a wall clock further than this from the true time; one
-            that :meth:`~txnlog.testing.Simulation.spawn` sets wrong by more stays as wrong.
-        drift_ppm: a wall clock is fast or slow by up to this.
-        monotonic_ppm: likewise a monotonic clock. It never goes backwards.
-        jump: how often, per request, a wall clock is set to another time, back or forth.
-        asleep: in which share of the pauses the machine sleeps: its monotonic clock stands still,
-            and its wall clock goes on.
+    Args: most_ms: no jump or drift takes a wall clock further than this from the true time; if
+    :meth:`~txnlog.testing.Simulation.spawn` sets a clock further off, it stays so. drift_ppm: a
+    wall clock is fast or slow by up to this. monotonic_ppm: a monotonic clock is fast or slow by up
+    to this. It never goes backwards. jump: how often, per request, a wall clock is set to another
+    time, back or forth. asleep: the share of pauses in which the machine sleeps: its monotonic
+    clock stands still, and its wall clock goes on.
     """
 
     most_ms: int = 0

@@ -237,7 +237,7 @@ class HeapStorage(InOrder):
         yield from sorted(found)
 
     def _places_below(self, folder: str) -> Iterator[str]:
-        """A folder and those within it: a listing costs what it shows, here too."""
+        """A folder and the folders in it. Takes time for what it yields, not for all there are."""
         if not folder:
             yield from self._places
             return

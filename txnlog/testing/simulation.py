@@ -253,10 +253,10 @@ class Simulation:
             self.on_power_cut()
 
     def fail_syncs(self, for_ms: int) -> None:
-        """For so long, all syncs of some folders fail, of whichever process.
+        """For ``for_ms``, let syncs fail in a random half of the folders, for every process.
 
-        A half of the folders, by chance: what follows from a file that is not durable may be put
-        into another folder, and be durable there. A power cut does not end it.
+        Only in a half: a file may follow from one that is not durable, and be durable itself in
+        another folder. A power cut does not end it.
         """
         self._syncs_fail_until_ms = self.clock.time_ms + for_ms
         self._broken = {}

@@ -62,7 +62,7 @@ class ApicurioApi:
 
     @classmethod
     def of(cls, http: RegistryHttp) -> ApicurioApi | None:
-        """None: the URL is that of another API."""
+        """The API at a URL; None if it has another one."""
         match = _URL.fullmatch(http.url)
         return None if match is None else cls(http, match[1], unquote(match[2] or _DEFAULT))
 

@@ -77,7 +77,7 @@ class AvroCodec:
         return {name: _filled(item, fields[name]) for name, item in value.items()}
 
     def place(self, id_bytes: int) -> bytes:  # noqa: ARG002 - it is nowhere else
-        """Nothing: a schema has values of one kind."""
+        """Empty: all values of an Avro schema are of one type."""
         return b""
 
     def why_not(self, writer: AvroCodec) -> Iterator[str]:
@@ -96,9 +96,9 @@ class AvroCodec:
 
 
 def _default_of(field: AvroField) -> Any:  # noqa: ANN401 - any value of Avro
-    """What a field is where it is left out; null if it has no default.
+    """A left-out field's value: its default, or null without one.
 
-    Raises ValueError: its default is none, or a time that Python does not know.
+    Raises ValueError: the default is not valid, or is a time that Python cannot represent.
     """
     if not field.default:
         return None
@@ -111,9 +111,9 @@ def _default_of(field: AvroField) -> Any:  # noqa: ANN401 - any value of Avro
 
 
 def _is_left_to_fastavro(field: AvroField) -> bool:
-    """Whether fastavro writes the field's default where it is left out.
+    """Whether fastavro may fill in a field's default.
 
-    It takes that of bytes for text, and what is none of its type for what it is not.
+    It takes a default of bytes for text, and does not check that a default has the field's type.
     """
     if not field.left_to_fastavro:
         made = not field.default or field.type.has_bytes or not is_default(field)
@@ -122,9 +122,9 @@ def _is_left_to_fastavro(field: AvroField) -> bool:
 
 
 def _filled(value: Any, kind: AvroType) -> Any:  # noqa: ANN401 - any value of Avro
-    """A value in which no field of a record with a default is left out.
+    """A value with the defaults of the fields that it leaves out, at any depth.
 
-    Of what Arrow makes of a record nobody could tell. Raises ValueError: a default is none.
+    Arrow would make nulls of them. Raises ValueError: a default is not valid.
     """
     match kind.kind, value:
         case "record", Mapping():

@@ -82,7 +82,8 @@ def decode_plain(
 ) -> pa.Array:
     """The plain column of values that lie in ``data`` from ``starts`` to ``ends``, ascending.
 
-    Those that are not of this type are in ``problems``; what the column has of them means nothing.
+    Values that are not of this type are added to ``problems``; their rows in the column mean
+    nothing.
     """
     if any(part.kind in ("array", "map") for part in named_types(kind)):
         return _one_by_one(kind, data, starts, ends, problems)
@@ -96,7 +97,7 @@ def decode_plain(
 
 
 class _Cursors:
-    """Where each value is read next."""
+    """The position at which each value is read next."""
 
     def __init__(
         self, data: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers, problems: Problems
@@ -129,7 +130,7 @@ class _Cursors:
         return self._union(kind, rows)
 
     def _fail(self, rows: Numbers, reason: str) -> None:
-        """Nothing more is read of these."""
+        """Note a problem of these values, and read nothing more of them."""
         self._problems.add(rows, reason)
         self.at[rows] = self.ends[rows]
 
@@ -181,7 +182,7 @@ class _Cursors:
         return arrow_of(byte).view(pa.binary(1))
 
     def _bytes(self, lengths: Numbers, rows: Numbers) -> pa.Array:
-        """Slices of the bytes, by an Arrow array of them and of what lies between them."""
+        """Read texts or bytes of these lengths, one in each of the rows, as slices of the data."""
         at = self.at[rows]
         wrong = (lengths < 0) | (lengths > self.ends[rows] - at)
         if wrong.any():
@@ -234,7 +235,7 @@ def _of_union(columns: list[pa.Array], count: int) -> pa.Array:
 def _one_by_one(
     kind: AvroType, data: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers, problems: Problems
 ) -> pa.Array:
-    """By fastavro, under a schema of the same bytes whose values are plain."""
+    """Decode each value with fastavro, under a schema that gives plain values for its bytes."""
     from fastavro import parse_schema, schemaless_reader
 
     schema = parse_schema(_Plain().schema(kind))
@@ -277,10 +278,10 @@ def _one_by_one(
 def _may_have_long_numbers(
     data: npt.NDArray[np.uint8], starts: Numbers, ends: Numbers
 ) -> npt.NDArray[np.bool_]:
-    """Whether some bytes of a value could be a number of more than 64 bits.
+    """For each value, whether some of its bytes could be a number of more than 64 bits.
 
-    fastavro reads on, and takes what is left of it: so such values are passed over first. Words of
-    other scripts look like such numbers too: values with these take two to four times as long.
+    fastavro reads such a number to its end and cuts it off, so these values are checked first. Text
+    in other scripts looks like such numbers, too: values with it take two to four times as long.
     """
     found = np.zeros(len(starts), np.bool_)
     if len(starts):

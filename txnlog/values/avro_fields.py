@@ -18,7 +18,7 @@ _SIZES: Final = {"boolean": 1, "float": 4, "double": 8}
 
 
 def most_fields(kind: AvroType, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """What values of so many bytes have at most."""
+    """The most fields that values of these sizes in bytes can have."""
     each = 0.0
     for one in named_types(kind):
         if one.kind in ("array", "map"):
@@ -40,11 +40,11 @@ def too_many_fields(kind: AvroType, value: memoryview) -> str | None:
 
 
 class _TooManyError(Exception):
-    """With the number that was allowed."""
+    """A value has too many fields; has the number that is allowed."""
 
 
 class _Fields:
-    """Of one value: those in it, and the columns of all items, whichever of a union they are."""
+    """Counts the fields in one value, and the columns of its items, whatever members of unions."""
 
     def __init__(self, value: memoryview) -> None:
         self._value = value
@@ -53,7 +53,7 @@ class _Fields:
         self._columns = self._most_columns = MOST_FIELDS_TOGETHER + len(value)
 
     def of(self, kind: AvroType) -> None:
-        """Pass over a value. Raises IndexError: it is none. _TooManyError."""
+        """Skip a value and count it. Raises IndexError: its bytes are malformed; _TooManyError."""
         match kind.kind:
             case "null":
                 pass

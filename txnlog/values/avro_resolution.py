@@ -476,7 +476,10 @@ def _some_decimals(
 
 
 def _only_repeat(data: Any, starts: Numbers, stops: Numbers) -> Any:  # noqa: ANN401 - numpy
-    """Whether the bytes of each span, which is not empty, repeat the sign of the byte behind it."""
+    """For each span, whether all its bytes only extend the sign of the byte after it.
+
+    Spans are not empty.
+    """
     if not len(starts):
         return np.zeros(0, np.bool_)
     bounds = np.column_stack([starts, stops]).ravel()

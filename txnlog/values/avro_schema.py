@@ -120,7 +120,7 @@ class AvroType:
         return self.logical == "decimal"
 
     def arrow(self) -> Any:  # noqa: ANN401 - pyarrow has no types
-        """The type of its values in Arrow. What is nested may be null, as what it is in."""
+        """The Arrow type of its values. Nested fields may be null, because their parents may be."""
         match self.kind:
             case "union" if len(self.others) <= 1:
                 return self.others[0].arrow() if self.others else pa.null()
@@ -281,7 +281,10 @@ class _Parser:
         )
 
     def _name(self, found: Mapping[str, Any], space: str) -> tuple[str, str]:
-        """The whole name of what is defined there, and the namespace for what is in it."""
+        """The full name of a definition, and the namespace for names inside it.
+
+        Raises InvalidSchema: it has no name.
+        """
         match found:
             case {"name": str() as name} if name:
                 if "." not in name:
@@ -347,7 +350,7 @@ def _checked(made: AvroType) -> AvroType:
 
 
 def named_types(found: AvroType) -> Iterator[AvroType]:
-    """The types within one, itself included; one that is used again comes again."""
+    """A type and all types within it. A type that is used several times comes several times."""
     yield found
     for part in (*found.parts, *(one.type for one in found.fields)):
         yield from named_types(part)

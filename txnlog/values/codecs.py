@@ -25,7 +25,7 @@ class Codec(Protocol):
 
     @property
     def defaults(self) -> Mapping[str, pa.Scalar]:
-        """What columns have of values that were written without them, but for null."""
+        """Defaults, by column, for values that were written without it; else they are null."""
         ...
 
     def decode(
@@ -44,7 +44,7 @@ class Codec(Protocol):
         ...
 
     def why_not(self, writer: Self) -> Iterator[str]:
-        """What stands against reading the values of another schema as this one's."""
+        """Reasons why another schema's values cannot be read with this one; none if they can."""
         ...
 
     def encode(self, columns: pa.RecordBatch) -> list[bytes]:
@@ -59,9 +59,10 @@ class Codec(Protocol):
         ...
 
     def place(self, id_bytes: int) -> bytes:
-        """What says which part of the schema a value is of, behind an id of so many bytes.
+        """The bytes after the id that say which part of the schema a value is of.
 
-        Raises InvalidOption: it cannot be said there.
+        ``id_bytes``: the length of the id. Raises InvalidOption: ids of this length cannot be
+        followed by such bytes.
         """
         ...
 

@@ -44,7 +44,7 @@ def _kind_of(where: Path) -> SchemaType:
 
 
 def _read(where: Path) -> bytes:
-    """What tells a schema from what is too long for one. Raises StorageError."""
+    """Read a file, at most one byte more than a schema may have. Raises StorageError."""
     try:
         with where.open("rb") as file:
             return file.read(MOST_SCHEMA_BYTES + 1)
@@ -123,7 +123,10 @@ class SchemaFolder:
 
 
 class _PinnedFolder(SchemaFolder):
-    """The files that a folder had at one time, each known by its content: others copy them."""
+    """The files that a folder had at one time, with their hashes.
+
+    They are read from the folder itself, so one that has changed since is refused.
+    """
 
     def __init__(self, folder: Path, files: list[tuple[str | None, int, Path]]) -> None:
         super().__init__(folder)
@@ -131,7 +134,7 @@ class _PinnedFolder(SchemaFolder):
         self._digests = {path: _digest(path) for _, _, path in files}
 
     def pinned(self) -> SchemaFolder:
-        """These."""
+        """Itself."""
         return self
 
     def _data(self, path: Path) -> bytes:
@@ -145,7 +148,7 @@ class _PinnedFolder(SchemaFolder):
 
 
 def _digest(path: Path) -> bytes | None:
-    """None: it cannot be read. So it is when it is needed: most files of a folder are not."""
+    """The SHA-256 of a file; None if it cannot be read. That is an error only once it is needed."""
     try:
         return hashlib.sha256(_read(path)).digest()
     except StorageError:

@@ -29,7 +29,7 @@ def check_id_bytes(count: object) -> int:
 
 
 def frame(schema_id: int, id_bytes: int) -> bytes:
-    """What stands before a value of this schema. Raises InvalidOption: its id is too long."""
+    """The bytes before a value of this schema. Raises InvalidOption: its id is too long."""
     if schema_id.bit_length() > 8 * id_bytes:
         raise InvalidOption(f"the id {schema_id} of a schema has more than {id_bytes} bytes")
     return bytes([MAGIC]) + schema_id.to_bytes(id_bytes, "big")

@@ -77,7 +77,7 @@ class JsonCodec:
 
     @property
     def defaults(self) -> Mapping[str, pa.Scalar]:
-        """None: JSON Schema's defaults are notes."""
+        """Empty: defaults in a JSON Schema are only notes."""
         return {}
 
     def decode(
@@ -114,7 +114,7 @@ class JsonCodec:
         return value
 
     def place(self, id_bytes: int) -> bytes:  # noqa: ARG002 - it is nowhere else
-        """Nothing: a schema has values of one kind."""
+        """Empty: all values of a JSON Schema are of one type."""
         return b""
 
     def why_not(self, writer: JsonCodec) -> Iterator[str]:
@@ -123,7 +123,10 @@ class JsonCodec:
 
 
 def read_json_schema(text: str, references: Sequence[tuple[str, str]] = ()) -> JsonCodec:  # noqa: ARG001
-    """The codec of a schema; what it refers to elsewhere is text. Raises InvalidSchema."""
+    """The codec of a JSON Schema. References to other schemas are not resolved.
+
+    What they describe is read as text. Raises InvalidSchema.
+    """
     try:
         found = json.loads(check_text(text))
         if not isinstance(found, dict | bool):
@@ -237,7 +240,7 @@ def _names(found: Any) -> Mapping[str, None]:  # noqa: ANN401 - JSON
 
 
 class _Document:
-    """A whole schema, for what is referred to in it."""
+    """A whole schema, in which references are looked up."""
 
     def __init__(self, whole: Any) -> None:  # noqa: ANN401 - JSON
         self.whole = whole
@@ -316,7 +319,10 @@ def _fit(value: Any, node: _Node, place: str, rows: RowColumns) -> Any:  # noqa:
 
 
 def _unfit(value: Any, node: _Node) -> Any:  # noqa: ANN401 - JSON
-    """What ``_fit`` was made of; fields that are null are left out where they may be."""
+    """The JSON value that ``_fit`` would take; optional fields that are null are left out.
+
+    Raises ValueError: a required field is null.
+    """
     if node.kind == "text":
         return None if value is None else msgspec.Raw(_checked_json(value, node))
     if value is None:
@@ -355,7 +361,7 @@ def _checked_json(text: str, node: _Node) -> bytes:
 
 
 class _Comparison:
-    """Of two whole schemas. What both refer to by the same name is compared once."""
+    """Compares two whole schemas. A reference that both have is compared once."""
 
     def __init__(self, reader: _Document, writer: _Document) -> None:
         self._reader = reader
@@ -411,7 +417,10 @@ class _Comparison:
             yield from self.why_not(*items, f"{place}[]", depth + 1)
 
     def _changed(self, found: Any) -> Iterator[str]:  # noqa: ANN401
-        """The references in a part of both, and behind these, to what is not the same."""
+        """The references in a part of both schemas that lead to something that has changed.
+
+        Parts that are the same are searched for references in turn.
+        """
         left = [found]
         for part in _objects(left):
             reference = part.get("$ref")

@@ -12,7 +12,7 @@ _MESSAGE_TYPES: Final = (10, 11)
 
 
 def most_fields(kind: Any) -> int:  # noqa: ANN401 - protobuf's
-    """Of any message that one of this kind may contain, or of its own."""
+    """The most fields that a message of this type, or of any type within it, declares."""
     known, left = {kind.full_name: kind}, [kind]
     while left:
         for field in left.pop().fields:

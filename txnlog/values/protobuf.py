@@ -110,7 +110,7 @@ class ProtobufCodec:
 
     @property
     def defaults(self) -> Mapping[str, pa.Scalar]:
-        """None: a field that was not written is null, or has its type's own default."""
+        """Empty: a field that was not written is null, or has its type's own default."""
         return {}
 
     def decode(
@@ -181,10 +181,11 @@ class ProtobufCodec:
         return found, value[at:]
 
     def _by_name(self, value: bytes) -> tuple[Any, bytes] | None:
-        """What :meth:`_at` finds, of a value whose place is a name.
+        """The result of :meth:`_at` for a value that begins with a message's name.
 
-        A length, and a message with nothing but the name: if there is one of this name, it is taken
-        for that, since indexes would have to be those of a message within the sixth.
+        The name is a message with nothing else in it, after its length. If the schema has a message
+        of this name it is taken for one: as indexes these bytes would mean a message nested five
+        levels deep.
         """
         if not value:
             return None
@@ -255,9 +256,9 @@ def read_protobuf(
 
 
 def _imported_first(files: Sequence[Any]) -> Iterator[Any]:
-    """The descriptors that the last file needs, each behind those that it imports.
+    """The descriptors that the last file needs, each after the ones that it imports.
 
-    Where they bring one of Protobuf's own files, that is taken instead.
+    The library's own versions replace copies of Protobuf's own files.
     """
     known = {file.name: file for file in (*_known_files(()), *files)}
     left, begun, done = [files[-1].name], set[str](), set[str]()
@@ -317,9 +318,9 @@ def _all_files(text: str, references: Sequence[tuple[str, str]]) -> list[Any]:
 
 
 def _files(text: str, name: str | None) -> list[Any] | None:
-    """The descriptors of files in a text of base64; None: it is none.
+    """The descriptors of files in a base64 text; None if it is not base64.
 
-    ``name`` is what others call the last one.
+    ``name`` is the name under which others import the last one.
     """
     from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
     from google.protobuf.message import DecodeError
@@ -346,7 +347,7 @@ def _files(text: str, name: str | None) -> list[Any] | None:
 
 
 def _messages(outermost: Sequence[Any]) -> Iterator[tuple[list[int], Any]]:
-    """All messages of a file and their places, those in others too."""
+    """All messages of a file with their indexes, nested ones included."""
     found = deque(([index], message) for index, message in enumerate(outermost))
     while found:
         place, message = found.popleft()
@@ -492,7 +493,7 @@ def _to_value(value: Any, field: Any, rows: RowColumns) -> Any:  # noqa: ANN401 
 
 
 def _text(value: Any) -> Any:  # noqa: ANN401 - any value of Protobuf
-    """What is no bytes. Raises ValueError: a text of syntax proto2 is not valid UTF-8."""
+    """A text. Raises ValueError: it came as bytes, since it is not valid UTF-8 (proto2)."""
     if isinstance(value, bytes):
         raise ValueError("a text is not valid UTF-8")  # noqa: TRY004 - of a value
     return value

@@ -44,9 +44,9 @@ _FIELDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DecodedValues:
-    """What values have become.
+    """Decoded values.
 
-    ``columns`` has a row for each value, of nulls where there was none or it is a dead letter.
+    ``columns`` has a row for each value, with nulls if the value was null or is a dead letter.
     ``errors`` has the reason for each dead letter, and null elsewhere.
     """
 
@@ -119,7 +119,7 @@ class ValueReader:
 
     @property
     def schemas(self) -> Schemas:
-        """Where schemas come from."""
+        """The source of schemas."""
         return self._schemas
 
     def pinned(self) -> ValueReader | None:

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class _Error(msgspec.Struct, frozen=True):
-    """What all registries answer for what they have not."""
+    """The body of every registry's answer that something does not exist."""
 
     error_code: Counter
 
@@ -68,11 +68,11 @@ class RegistryHttp:
             )
 
     def get(self, address: str, missing: str) -> bytes:
-        """What is at an address below the URL.
+        """The body of the answer at an address below the URL.
 
-        Raises UnknownSchema: nothing, and ``missing`` says what there is not; StorageError: the
-        registry cannot be reached, refuses to answer, or answers as none does: what stands before
-        it may have pages of its own, which say nothing of what it has.
+        Raises UnknownSchema: nothing is there, and ``missing`` says what is missing. StorageError:
+        the registry cannot be reached, refuses to answer, or the answer is no registry's: a proxy
+        in front of it may have pages of its own, which say nothing of what the registry has.
         """
         request = Request(address)  # noqa: S310 - http or https
         request.add_header(
@@ -135,7 +135,7 @@ def _is_its_own(data: bytes) -> bool:
 
 
 class _NoRedirection(HTTPRedirectHandler):
-    """Whoever redirects says where a request goes: that is for the user alone to say."""
+    """Follows no redirection: only the user says where requests go."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:  # noqa: ANN401 - urllib's own
         return None

@@ -25,13 +25,13 @@ class TooManyFields(InvalidRecord):
 
 
 class Budget:
-    """What values that are decoded together become, besides what their own bytes are."""
+    """Limits how many fields values that are decoded together may become."""
 
     def __init__(self) -> None:
         self._left = MOST_FIELDS_TOGETHER
 
     def spend(self, fields: int) -> None:
-        """So many more fields. Raises TooManyFields."""
+        """Count more fields. Raises TooManyFields."""
         self._left -= fields
         if self._left < 0:
             raise _too_many()
@@ -71,7 +71,7 @@ class RowColumns:
         self._most = self._left = MOST_FIELDS + size
 
     def spend(self, count: int) -> None:
-        """So many more fields. Raises ValueError: the value has too many."""
+        """Count more fields of the current value. Raises ValueError: it has too many."""
         self._left -= count
         if self._left < 0:
             raise ValueError(f"it has more than {self._most} fields, those that are null included")
@@ -88,7 +88,7 @@ class RowColumns:
             self._turn()
 
     def columns(self) -> pa.StructArray:
-        """All rows."""
+        """All rows, as one array."""
         self._turn()
         return self._done[0] if len(self._done) == 1 else pa.concat_arrays(self._done)
 

@@ -188,7 +188,7 @@ def _check_columns(given: Any, kind: Any, place: str = "") -> None:  # noqa: ANN
 
 
 def _is_list(kind: Any) -> bool:  # noqa: ANN401 - of pyarrow
-    """Whether it is any of Arrow's lists, as those of Polars' frames are large ones."""
+    """Whether a type is one of Arrow's list types; Polars, for instance, has large lists."""
     tests = (
         pa.types.is_list,
         pa.types.is_large_list,

@@ -41,8 +41,8 @@ class RecordMetadata:
 class _Placement:
     """Where the records of a batch are: ``partitions`` of each record, and their offsets.
 
-    ``before`` is how many records of each partition come before the batch in ``offsets``; those of
-    partitions behind its end, none.
+    ``before`` is how many records of each partition in ``offsets`` come before the batch. It ends
+    with the last partition that has any.
     """
 
     partitions: npt.NDArray[np.int32]
@@ -101,9 +101,10 @@ class SentBatch:
         return self._placement.done()
 
     def wait(self, timeout: float | None) -> Future[_Placement]:
-        """What is known in time. Flushes the producer, if nobody has: nothing else ever might.
+        """Wait for the placement, after a flush of the producer if nobody has flushed it.
 
-        Raises what a flush raises, and TimeoutError.
+        Without the flush the records might never be sent. Raises what a flush raises, and
+        TimeoutError.
         """
         flush = None if self.done else self._flush()
         if flush is not None:
@@ -197,7 +198,7 @@ def number(
 
 
 def living(batches: Iterable[weakref.ref[SentBatch]]) -> Iterator[SentBatch]:
-    """Those that somebody waits for when they are taken from here."""
+    """The batches that still exist, because a future refers to them, when each is yielded."""
     for one in batches:
         if (batch := one()) is not None:
             yield batch

@@ -49,7 +49,7 @@ class PacedStream:
         return piece
 
     def stop(self) -> None:
-        """End a wait behind what has arrived by now. A signal's handler may call it."""
+        """End the stream after what has arrived by now. A signal handler may call it."""
         self._pieces.put(None)  # of a SimpleQueue: another one's lock may be held just now
 
     def _feed(self, descriptor: int) -> None:

@@ -261,7 +261,7 @@ def make_partitioner(
 
 
 def make_keyed_partitioner(chosen: str, partitions: int) -> Partitioner:
-    """Of a built-in partitioner its choice by keys; -1 for records that it takes to have none."""
+    """The part of a built-in partitioner that goes by keys; -1 for records it takes as keyless."""
     by_key, _ = _PARTITIONERS[chosen]
     return by_key(partitions, _Unchosen())
 

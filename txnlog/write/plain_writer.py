@@ -134,7 +134,7 @@ class PlainWriter:
         refuse(given_up.sent, error)
 
     def close(self) -> None:
-        """What is still pending stays in doubt."""
+        """Fail the futures of what is still pending: its outcome stays unknown."""
         for waiting in self._pending:
             error = CommitStateUnknown(
                 f"records for topic {waiting.topic!r} may or may not have been written: their "

@@ -182,7 +182,10 @@ class RecordBuffers:
         return self.by_topic[topic].batches
 
     def forget_batches(self, topic: str) -> None:
-        """Others tell them. What an interrupt leaves here is refused by :meth:`discard`."""
+        """Let go of a topic's batches whose futures are answered by others.
+
+        Batches that an interrupt leaves here are refused by :meth:`discard`.
+        """
         self.by_topic[topic].forget_batches()
 
     def send_batch(self, topic: str, batch: Batch, partition: int | None = None) -> None:
@@ -218,9 +221,9 @@ class RecordBuffers:
         return buffer
 
     def _let_wait_no_longer(self, topic: str) -> None:
-        """Flush what waits for a topic that was recreated, and forget the old one.
+        """Flush records that wait for a topic that was recreated, and forget the old topic.
 
-        With acks=0 nobody is told that it is refused, and what is sent after it would be, too.
+        With acks=0 nobody is told that they are refused, and later records would be refused, too.
         """
         flush = self._flush()
         if flush is not None:
@@ -228,7 +231,7 @@ class RecordBuffers:
         self.forget(topic)
 
     def _refresh(self, buffer: TopicBuffer) -> bool:
-        """Go on with the topic's newest metadata; returns False if that is what it had."""
+        """Fetch the topic's newest metadata for a buffer; returns whether they have changed."""
         with self._settings.retries.waiting(self._logs.storage):
             spec = buffer.refresh_spec()
         if spec == buffer.spec:
@@ -381,7 +384,7 @@ class SentOffsets:
             self.committers[metadata.group_id] = found
 
     def take(self) -> dict[str, list[OffsetCommit]]:
-        """What waits, by group; nothing does any more."""
+        """Take the waiting offsets, by group; none wait afterwards."""
         taken = {group: list(waiting.values()) for group, waiting in self._waiting.items()}
         self._waiting = {}
         return {group: offsets for group, offsets in taken.items() if offsets}
@@ -398,14 +401,14 @@ class SentOffsets:
         self.committers = {}
 
     def drop(self) -> None:
-        """Nothing waits any more."""
+        """Drop the waiting offsets."""
         self._waiting = {}
 
 
 def group_now(
     logs: Logs, partitions: Collection[TopicPartition], group: str | GroupMetadata
 ) -> GroupMetadata:
-    """The group and where it stands; now, if only its id is known.
+    """The group's metadata; read now if only the group's id is given.
 
     Raises UnknownTopicOrPartition if a topic or partition does not exist; a consumer's metadata has
     only what it has read.

@@ -126,7 +126,7 @@ class _OpenSegment:
 
     @property
     def held_bytes(self) -> int:
-        """What of it is in memory."""
+        """Bytes of the segment in memory: buffered records, and encoded batches that wait."""
         return self.sink.waiting_bytes + self.writer.buffered_bytes
 
     @property

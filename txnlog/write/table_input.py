@@ -169,7 +169,7 @@ def _count_names(line: bytes) -> int:
 
 
 class _Unread(RawIOBase):
-    """A stream with what was read of it before."""
+    """A stream that first returns bytes that were read from it before."""
 
     def __init__(self, first: bytes, rest: BufferedReader) -> None:
         self._first = first

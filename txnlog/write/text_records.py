@@ -371,8 +371,8 @@ def stop_before_large(
 ) -> Iterator[pa.RecordBatch]:
     """The batches, up to the first record that is too large for a topic, typed or not.
 
-    A producer that meets one in a batch loses the records buffered with it. Raises RecordTooLarge:
-    there is one; the message has its number among the records.
+    A producer that meets one in a batch loses the records buffered with it. Raises RecordTooLarge
+    when it comes to that record, with its number in the message.
     """
     before = 0
     for batch in batches:

@@ -492,9 +492,9 @@ class TopicBuffer:
 
     @property
     def batches(self) -> list[SentBatch]:
-        """Those of what :meth:`finish` has returned that somebody waits for.
+        """The batches returned by :meth:`finish` whose futures still exist.
 
-        Until :meth:`forget_batches`.
+        They are kept until :meth:`forget_batches`.
         """
         return [*living(self._batches)]
 

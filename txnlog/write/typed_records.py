@@ -110,9 +110,9 @@ class TypedRecords:
         return encode_keys([records.column(name) for name in self.schema.key], records.num_rows)
 
     def keys_alone(self, batch: pa.RecordBatch) -> pa.Array:
-        """The keys that records have with these values, of which others may lack.
+        """The keys of records, from a batch that may lack other columns.
 
-        Raises InvalidRecord: no record could have them.
+        Raises InvalidRecord: no record could have such keys.
         """
         fields = [self.record_columns.field(name) for name in self.schema.key]
         arrays = [self.cast(batch.column(field.name), field) for field in fields]

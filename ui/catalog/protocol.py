@@ -149,11 +149,11 @@ class _Catalog:
         return _json({"namespace": [NAMESPACE], "properties": {}})
 
     def list_tables(self, request: Request) -> Response:
-        """Of those topics whose segments may be Parquet files."""
+        """The tables of topics whose segments may be Parquet files."""
         return self._list(request, lambda name: name if self._is_table(name) else None)
 
     def list_views(self, request: Request) -> Response:
-        """Of those topics that have a key."""
+        """The views of topics that have a key."""
         return self._list(
             request,
             lambda name: (
@@ -162,7 +162,7 @@ class _Catalog:
         )
 
     def _list(self, request: Request, named: Callable[[str], str | None]) -> Response:
-        """What topics are called here, if they are there."""
+        """Answer with the names that ``named`` gives to topics; None leaves a topic out."""
         _check_namespace(request.path_params["namespace"])
         page, following = _page(request.query_params, self._store.topics.list())
         shown = [name for topic in page if (name := named(topic)) is not None]
@@ -192,7 +192,7 @@ class _Catalog:
         return Response(_loaded(self._load_view(request)), media_type="application/json")
 
     def _load_view(self, request: Request) -> TableAnswer:
-        """The view that a path names. Raises what says that there is none."""
+        """The view that a path names. Raises _Refusal: there is none."""
         name = request.path_params["view"]
         topic = name.removesuffix(_LATEST)
         if request.path_params["namespace"] == NAMESPACE and topic != name:
@@ -206,7 +206,7 @@ class _Catalog:
         raise _Refusal(404, "NoSuchViewException", f"there is no view {name[:_LONGEST_TOKEN]!r}")
 
     def _may_have_view(self, topic: str) -> bool:
-        """Not if a topic is called as the view would be."""
+        """Whether a topic may have a view: no other topic has the view's name."""
         try:
             spec = self._store.logs.topic_spec(topic)
         except UnknownTopicOrPartition:
@@ -215,7 +215,7 @@ class _Catalog:
         return has_key and self._is_table(topic) and not self._is_table(f"{topic}{_LATEST}")
 
     def _table_of(self, request: Request) -> str:
-        """The topic that a path names. Raises what says that there is no such table."""
+        """The topic whose table a path names. Raises _Refusal: there is no such table."""
         topic = request.path_params["table"]
         if request.path_params["namespace"] != NAMESPACE:
             # Iceberg's Java library asks so for "topics.orders.files" before it looks for the table

@@ -150,10 +150,10 @@ def show_form(kind: str) -> Callable[[Console, Request], Response]:
 
 
 def answer_form(kind: str) -> Callable[[Console, Request, dict[str, str]], Response]:
-    """What a form leads to: what is wrong, what it would do, or that it is done.
+    """Make the function that answers a form: with errors, with a plan, or by applying it.
 
-    It is done if the form says that this very plan was seen, and once: asked before it is planned
-    again, since what is done may leave nothing to plan.
+    A plan is applied only if the form says that this very plan was seen, and only once. That is
+    checked before it is planned again, since afterwards there may be nothing left to plan.
     """
 
     def answer(console: Console, request: Request, sent: dict[str, str]) -> Response:
@@ -240,7 +240,7 @@ def path_of(kind: str) -> str:
 
 
 def _name_of(request: Request) -> str:
-    """What a form is about: a topic, or an id; empty where that is typed."""
+    """The topic, group or id that a form is about, from its URL; empty where it is typed."""
     if "id" in request.path_params:
         return named_in(request, "id")
     topic: str = request.path_params.get("topic", "")

@@ -19,7 +19,7 @@ _MAINTAIN: Final = "maintain"
 
 
 def show_store(console: Console, request: Request) -> Response:
-    """What it is, and its settings; with ``examine`` in the URL all logs are read and judged."""
+    """The store and its settings; with ``examine`` in the URL all logs are read and judged."""
     store = console.store
     return console.page(
         request,
@@ -78,7 +78,7 @@ def plan_maintenance(console: Console, request: Request) -> Response:
 
 
 def maintain(console: Console, request: Request, form: dict[str, str]) -> Response:
-    """Do it, behind the page; a form that is sent twice begins one run."""
+    """Begin maintenance in a job, and show its page. A form that is sent twice begins one job."""
     number = form.get("number", "")
     if console.begin_job(_MAINTAIN, number, partial(_go_through, dry_run=False)):
         console.log_change(request, "began to maintain the store")

@@ -101,7 +101,7 @@ class TopicReader:
 
     @classmethod
     def of(cls, group: GroupDescription, topic: str) -> TopicReader:
-        """What a group has to do with a topic."""
+        """A group's offsets in a topic, and its members that read it."""
         return cls(
             group,
             [offset for offset in group.offsets if offset.topic == topic],
@@ -110,7 +110,7 @@ class TopicReader:
 
     @property
     def lag(self) -> int:
-        """What it has yet to read here."""
+        """The lag of the group in this topic."""
         return sum(offset.lag or 0 for offset in self.offsets)
 
 
@@ -178,7 +178,7 @@ def show_writers(console: Console, request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Where an offset lies in a picture."""
+    """Converts offsets to positions in a picture."""
 
     start: int
     end: int
@@ -190,7 +190,7 @@ class Scale:
         return cls(min(starts), max(stable.end_offset, min(starts) + 1))
 
     def x(self, offset: int) -> float:
-        """In the picture's units."""
+        """The position of an offset, in the picture's units."""
         return (offset - self.start) * _PICTURE_WIDTH / (self.end - self.start)
 
     def lanes(
@@ -262,7 +262,7 @@ def show_partition(console: Console, request: Request) -> Response:
 def _describe(
     log: TopicLog, partition: int, segments: SegmentOutline, places: Sequence[int]
 ) -> list[SegmentDescription]:
-    """What is listed of the segments at some places, which follow each other, newest first."""
+    """Descriptions of adjacent segments, newest first, as the page lists them."""
     if not places:
         return []
     start = int(segments.base_offsets[places[-1]])

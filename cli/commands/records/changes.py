@@ -60,7 +60,7 @@ _Output = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ShownChange:
-    """A row of the feed: what it is, and the record that made it, with the row's content."""
+    """A row of the feed: the kind of change, and the row as a record."""
 
     change: str
     record: Record

@@ -184,7 +184,10 @@ def _key_names(schema: TopicSchema | None) -> tuple[str, ...]:
 
 
 def _keys_in_lines(lines: pa.Array, path: Path) -> pa.RecordBatch:
-    """A key of each line that is not empty. Raises BadParameter: they are not what they seem."""
+    """The keys of a file with one in each line; empty lines are skipped.
+
+    Raises BadParameter: lines end as on Windows, or begin with a byte order mark.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 

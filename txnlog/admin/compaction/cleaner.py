@@ -211,7 +211,7 @@ class _Side:
 
     @property
     def count(self) -> int:
-        """All positions are below this."""
+        """The number of positions: each is below it."""
         return self._ends[-1] if self._ends else 0
 
     def positions(self, number: int) -> tuple[int, int]:

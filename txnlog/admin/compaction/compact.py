@@ -185,7 +185,7 @@ class _CleanTask:
         return cleaner.clean(self.sources, self.cleanable)
 
     def describe(self, group: CompactedGroup | None = None) -> Compaction:
-        """The planned work, or what a group has done of it."""
+        """The compaction that is planned (None), or that ``group`` has done."""
         topic, ratio = self.spec.topic, self.cleanable.dirty_ratio
         if group is None:
             size_bytes = sum(segment.stored.size_bytes for segment in self.segments)
@@ -227,7 +227,7 @@ def _sources_of(view: TopicView, partition: int, placed: PlacedSegments) -> list
     emptied = {one.end_offset: one.base_offset for one in placed.emptied.get(partition, ())}
 
     def start_of(offset: int) -> int:
-        """Where the offsets begin that were emptied, up to this one."""
+        """The beginning of the emptied offsets that end at ``offset``; itself if none do."""
         while offset in emptied:
             offset = emptied[offset]
         return offset

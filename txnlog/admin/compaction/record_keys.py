@@ -21,7 +21,7 @@ class RecordKeys:
 
     @property
     def columns(self) -> pa.Schema:
-        """All columns of a record."""
+        """The schema of a whole record."""
         return RECORD_SCHEMA if self.schema is None else self.schema.record_columns
 
     @property
@@ -37,7 +37,7 @@ class RecordKeys:
         return encode_keys([records.column(name) for name in self.schema.key], records.num_rows)
 
     def deleting(self, records: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Which records are tombstones: none where there are no keys."""
+        """Which records are tombstones; none are in a topic without a key."""
         if self.schema is not None and not self.schema.key:
             return np.zeros(records.num_rows, dtype=np.bool_)
         column = records.column("value" if self.schema is None else DELETED)

@@ -1,4 +1,4 @@
-"""A member whose requests are each made within a time limit, for calls that make many of them."""
+"""A member's storage that puts a time limit on each request, for calls that make many."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ _AT_ONCE: Final = 1000
 
 
 class Within(Protocol):
-    """Makes a request, within the time for so many bytes and names; without any it is a read.
+    """Makes a request within a time limit: longer the more bytes it puts, or names it deletes.
 
-    Who reads is waited for while the member shows its mark. Raises StorageError.
+    A request without bytes or names is a read, and is waited for while the member shows its mark.
+
+    Raises StorageError.
     """
 
     def __call__(self, call: Callable[[], Any], *, size_bytes: int = 0, count: int = 0) -> Any:  # noqa: ANN401 - what the call returns
-        """Make it."""
+        """Make the request."""
         ...
 
 
 class BoundedRequests(RequestStorage):
-    """A member's storage that leaves a request behind when it takes too long: StorageError."""
+    """A member's storage that abandons a request which takes too long, with a StorageError."""
 
     get_many = Storage.get_many  # each read has its time
     get_ranges = Storage.get_ranges
@@ -63,7 +65,7 @@ class BoundedRequests(RequestStorage):
 
 
 class _BoundedUpload(Upload):
-    """An upload; a call that is left behind drops it when it ends."""
+    """An upload; if one of its calls is abandoned, the upload is dropped when that call ends."""
 
     def __init__(self, inner: Upload, within: Within) -> None:
         self._inner = inner

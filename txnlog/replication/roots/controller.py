@@ -1,7 +1,8 @@
-"""The log of epochs on the controller root: read the newest, put the next one; follow it.
+"""The log of epochs at the controller: reads the newest epoch, puts the next one, follows moves.
 
-A process that finds an epoch that names another place goes on there, and gives it that epoch first
-if it lacks it: its writer may have been killed. So the old place never has the last word again.
+An epoch may name another place for later ones. A process that finds such an epoch goes on at that
+place. If the place lacks the epoch the process first puts it there, since the one that moved the
+controller may have been killed. So the old place never has the last word again.
 """
 
 from __future__ import annotations
@@ -20,22 +21,24 @@ from txnlog.storage.base import Storage
 
 OpenPlace: TypeAlias = Callable[[str], Storage]
 FindNoted: TypeAlias = Callable[[Epoch | None, int], Iterable[Epoch]]
-"""What the roots of an epoch have noted as the one of a number; of None: all roots, as the newest.
+"""Finds notes of an epoch: those that the members of a given epoch have of a number.
+
+If no epoch is given: the newest epoch that all roots keep, if it has that number.
 """
 
 _logger = logging.getLogger(__name__)
 
 _MOST_MOVES: Final = 100
-"""How many places are followed; each has a later epoch than the one before."""
+"""The most moves that are followed; each place has a later epoch than the one before."""
 
 
 def list_epochs(storage: Storage, first: int = 0) -> list[int]:
-    """The numbers of the epochs that lie at a place, from ``first`` on; ascending."""
+    """The numbers of the epochs at a place, from ``first`` on; ascending."""
     return list_numbers(storage, root_names.EPOCHS, first)
 
 
 def list_numbers(storage: Storage, folder: str, first: int = 0) -> list[int]:
-    """The numbers that files of a folder have, as epochs have theirs, from ``first`` on."""
+    """The numbers in a folder whose files are named as epochs are, from ``first`` on; ascending."""
     after = root_names.epoch_file(first - 1) if first > 0 else ""
     listed = storage.list_names(folder, after.rpartition("/")[2])
     parsed = map(root_names.parse_epoch_file, listed)
@@ -45,12 +48,13 @@ def list_numbers(storage: Storage, folder: str, first: int = 0) -> list[int]:
 class Controller:
     """The place of a store's epochs. Any storage will do; it need not be large.
 
-    Without ``open_place``, which opens another place by its URL, it never moves.
+    ``open_place`` opens the place to which the controller has moved, by its URL. Without it a move
+    is an error.
     """
 
     def __init__(self, storage: Storage, open_place: OpenPlace | None = None) -> None:
         self.storage = storage
-        """Where the newest epoch was found."""
+        """The place where the newest epoch was found."""
         self._open_place = open_place
         self._places = {storage.url: storage}
         self.find_noted: FindNoted = lambda *_: ()
@@ -64,10 +68,10 @@ class Controller:
         return found
 
     def newest(self, known: Epoch | None = None) -> Epoch:
-        """The newest epoch. Every epoch is complete: earlier ones may be missed.
+        """Read the newest epoch. Every epoch is complete, so earlier ones may be missed.
 
-        Raises NotAStore: there is none at all. StorageError: the storage fails, or known epochs are
-        gone. CorruptEntry, UnsupportedVersion.
+        Raises NotAStore: there are no epochs at all. StorageError: the storage fails, or known
+        epochs are gone. CorruptEntry, UnsupportedVersion.
         """
         storage = self.storage
         if known is not None and known.controller:
@@ -114,7 +118,7 @@ class Controller:
         return epoch
 
     def _follow(self, before: Storage, storage: Storage, epoch: Epoch) -> Epoch:
-        """The newest epoch at the place that one names; that one is given to it if it lacks it."""
+        """Read the newest epoch at the place that ``epoch`` names, after putting that one there."""
         path = root_names.epoch_file(epoch.number)
         numbers = list_epochs(storage, epoch.number - 1)
         if epoch.number not in numbers and _later(storage, epoch.number):
@@ -134,13 +138,13 @@ class Controller:
         return self._newest_at(storage, epoch)
 
     def every(self) -> list[Epoch]:
-        """All epochs, in their order. Raises what :meth:`newest` does."""
+        """Read all epochs that still exist; ascending. Raises what :meth:`newest` does."""
         self.newest()
         numbers = sorted(list_epochs(self.storage))
         return self.storage.gather(partial(self.at, at) for at in numbers)
 
     def at(self, number: int, storage: Storage | None = None) -> Epoch:
-        """An epoch that a listing or a later one names. It is durable when this returns.
+        """Read an epoch that a listing or a later epoch names. It is durable when this returns.
 
         Raises StorageError, CorruptEntry.
         """
@@ -162,10 +166,11 @@ class Controller:
         return epoch
 
     def _noted(self, number: int, storage: Storage) -> Epoch | None:
-        """A damaged epoch as a root has noted it, which takes its place; None if none has.
+        """Replace a damaged epoch by a member's note of it; returns None if no note can be trusted.
 
-        It fits the one before it, or after it, and contradicts neither; if two do, none is taken.
-        Where there is neither it is the newest that roots have, all of which must tell.
+        A note must follow from the epoch before it, or be followed by the one after it, and
+        contradict neither. If two notes fit, none is taken. If neither of these epochs can be read,
+        the newest epoch that roots keep is taken, and all roots must answer.
         """
         listed = list_epochs(storage)
         before = max((one for one in listed if one < number), default=None)
@@ -200,13 +205,13 @@ class Controller:
         return fitting[0]
 
     def propose(self, epoch: Epoch, at: str = "") -> bool:
-        """Put the next epoch; False if another process has put one of this number.
+        """Put the next epoch; False if another process has put one of its number.
 
-        So it is if the number was decided, and its name is free since old epochs were cleaned.
-        ``at`` is where it is decided, if the epoch itself names another place.
+        That is so too where the name was only free because old epochs are deleted. ``at`` is the
+        URL of the place to put it at, if the epoch itself names another place for later ones.
 
-        Raises StorageError: it may be there now, or appear later. Harmless: processes read the
-        epochs before they go on.
+        Raises StorageError: the epoch may be there, or appear later. That is harmless, since
+        processes read the epochs before they go on.
         """
         where = at or epoch.controller
         storage = self._place(where) if where else self.storage
@@ -231,9 +236,9 @@ class Controller:
             raise StorageError(f"{storage.url}/{path} is taken, and is gone") from error
 
     def _counts(self, storage: Storage, epoch: Epoch) -> bool:
-        """Whether an epoch that was put is the newest, or the next one follows from it.
+        """Whether an epoch just put is the newest one, or the next one follows from it.
 
-        The newest is never cleaned: where there is no later one, its name was never free.
+        Else its name was free only because old epochs are deleted, which the newest never is.
         """
         numbers = list_epochs(storage, epoch.number + 1)
         if not numbers:
@@ -256,9 +261,9 @@ def _encode(epoch: Epoch) -> bytes:
 
 
 def _later(storage: Storage, number: int) -> list[int]:
-    """The epochs after one that is not there any more, if it was cleaned; else none.
+    """If an epoch is missing because it was cleaned, the numbers of those that are left; else none.
 
-    The first one stays, and tells a place that is mounted.
+    The first epoch is never cleaned: where it is found, the place is mounted.
     """
     numbers = list_epochs(storage)
     return numbers if 0 in numbers and max(numbers) > number else []

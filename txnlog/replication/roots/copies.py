@@ -1,4 +1,4 @@
-"""Equal bytes at every member: what a writer, or whoever helps it, does behind the leader."""
+"""Gives every member the same bytes: for a writer, or for a process that helps one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ CHUNK_BYTES = 8 << 20
 
 
 def put_at(agreement: Agreement, epoch: Epoch, member: Member, name: str, data: bytes) -> bool:
-    """:func:`put_same` at a member. Raises MemberFailed: of it and the leader one is no use."""
+    """Put an object at a member, by :func:`put_same`; returns whether it was missing there.
+
+    Raises MemberFailed: the put failed, or this member or the leader has wrong bytes, and which.
+    """
     try:
         return agreement.ask(
             epoch, member, lambda storage: put_same(storage, name, data), put_bytes=len(data)
@@ -45,7 +48,7 @@ def put_at(agreement: Agreement, epoch: Epoch, member: Member, name: str, data: 
 def put_at_all(
     agreement: Agreement, epoch: Epoch, members: Sequence[Member], name: str, data: bytes
 ) -> None:
-    """Put the same bytes at these members, side by side. Raises MemberFailed."""
+    """Put the same bytes at several members, in parallel. Raises MemberFailed."""
     if members:
         puts = [partial(put_at, agreement, epoch, member, name, data) for member in members]
         agreement.controller.storage.gather(puts)
@@ -54,12 +57,12 @@ def put_at_all(
 def help_out(
     agreement: Agreement, epoch: Epoch, name: str, data: bytes, among: Iterable[Member]
 ) -> None:
-    """See to it that members have an object of the leader's, before it is shown or built on.
+    """Give an object of the leader to members that lack it, before it is shown or built on.
 
-    What the leader has deleted meanwhile is deleted again where it was put here.
+    If the leader has deleted it meanwhile, it is deleted again where it was put here.
 
-    Raises ObjectNotFound: the leader does not have it any more. MemberFailed: a member fails, or
-    has other bytes.
+    Raises ObjectNotFound: the leader no longer has it. MemberFailed: a member fails, or has other
+    bytes.
     """
     sound = is_sound(name, data)
     ask = partial(agreement.ask, epoch, within_s=time_for(epoch, size_bytes=len(data)))
@@ -104,12 +107,12 @@ def copy_object(
     checksum: int | None = None,
     first: bytes | None = None,
 ) -> int:
-    """Copy one object of any size; returns its bytes. One that is there is left as it is.
+    """Copy one object of any size; returns its bytes. An object that is already there stays.
 
-    ``first`` are its first ``CHUNK_BYTES``, if they were read.
+    ``first``: its first ``CHUNK_BYTES``, if they have been read already.
 
-    Raises ObjectNotFound: the source does not have it, or other bytes than ``checksum`` (CRC-32C)
-    is of.
+    Raises ObjectNotFound: the source lacks the object, or its bytes do not match ``checksum``
+    (CRC-32C).
     """
 
     def check(read: int) -> None:
@@ -145,17 +148,17 @@ def copy_between(
     name: str,
     checksum: int | None = None,
 ) -> int:
-    """:func:`copy_object` from a member to another.
+    """Copy one object from a member to another, by :func:`copy_object`.
 
-    Raises ObjectNotFound: the source does not have it, or not as it was written. MemberFailed: the
-    one of the two that does, so that nobody puts the other one out.
+    Raises ObjectNotFound: the source lacks it, or has it damaged. MemberFailed: names the one of
+    the two that failed, so that the other one is not put out.
     """
     asked = _Asked(agreement, epoch, source)
     return agreement.ask(epoch, target, lambda storage: copy_object(asked, storage, name, checksum))
 
 
 class _Asked(ForwardingStorage):
-    """Reads of one member that fail are its failures, whatever they are made for."""
+    """Reads from one member, so that a failure is charged to that member, not to the target."""
 
     def __init__(self, agreement: Agreement, epoch: Epoch, member: Member) -> None:
         super().__init__(agreement.storage(epoch, member))

@@ -1,4 +1,4 @@
-"""An operator's changes: the leader, with the possible loss, roots taken out, settings."""
+"""An operator's changes: elections, with their possible losses, roots taken out, settings."""
 
 from __future__ import annotations
 
@@ -36,17 +36,16 @@ _MOST_NAMES: Final = 1000
 class Election:
     """A leader that was elected, or would be.
 
-    A clean election loses nothing, and the other fields are empty. ``since_epoch`` and
-    ``since_ms``: all writes acknowledged from that epoch on, and after that time, may be lost. Of
-    these, others that answer still have ``missing_count`` objects of ``missing_bytes``, the first
-    thousand of which are ``missing``; the content of ``unseen`` members is unknown.
-
-    How many records these are nobody knows.
+    A clean election loses nothing, and the fields after ``clean`` are empty. After an unclean one,
+    all writes acknowledged from epoch ``since_epoch`` on, and after ``since_ms`` (Unix
+    milliseconds), may be lost. Other members that answer still have ``missing_count`` objects, of
+    ``missing_bytes``, which the leader lacks; ``missing`` names the first thousand. What the
+    ``unseen`` members have is unknown, and so is the number of records that are lost.
 
     If data is at some roots only, older records may be lost, too: ``older_records`` of
-    ``older_bytes``, in ``older_range_count`` ranges of offsets, the first thousand of which are
-    ``older``; and the content of topics whose logs the leader cannot read, which are ``unread``.
-    None, and (), if they were not looked for, since all data is at all roots.
+    ``older_bytes``, in ``older_range_count`` ranges of offsets; ``older`` has the first thousand.
+    The topics in ``unread`` may have lost more: the leader cannot read their logs. If all data is
+    at all roots, these are not looked for, and are None or ().
     """
 
     leader: str
@@ -75,7 +74,7 @@ def elect(
 ) -> Election:
     """See :meth:`txnlog.replication.Replicas.elect`.
 
-    ``name_segments`` finds the segments that the logs at a root name.
+    ``name_segments`` yields the segments that the logs in a storage name.
     """
     epoch = agreement.refresh()
     if root is None:
@@ -100,7 +99,7 @@ def elect(
 
 
 def _elect_preferred(agreement: Agreement, epoch: Epoch, *, dry_run: bool) -> Election:
-    """Never unclean. Where it leads already that is all."""
+    """Elect the preferred root, cleanly; nothing happens if it leads already."""
     root = preferred_root(epoch)
     member = member_of(epoch, root)
     if member == epoch.leader:
@@ -188,7 +187,7 @@ def _elect_unclean(
 def _look(
     listings: Listings, copies: Copies, agreement: Agreement, epoch: Epoch, member: Member
 ) -> None:
-    """List a member's objects, and those that may be deleted there. Raises MemberFailed."""
+    """List a member's objects, and read which of them may be deleted. Raises MemberFailed."""
     if places(epoch):
         copies.read_notes(agreement, member)
     add_listing(listings, agreement, epoch, member)
@@ -205,7 +204,7 @@ def _is_seen(
 
 
 def _check_gone(agreement: Agreement, epoch: Epoch) -> None:
-    """Raises InvalidOption: a member in sync answers."""
+    """Raise InvalidOption if a member in sync answers."""
     for member in epoch.in_sync:
         if agreement.answers(epoch, member):
             raise InvalidOption(
@@ -231,10 +230,10 @@ def take_out(
 ) -> None:
     """Propose an epoch without a root, which stays out until an operator adds it again.
 
-    ``diverged``: it has other bytes than those that stay.
+    ``diverged``: the root has other bytes than those that stay.
 
     Raises InvalidOption: there is no such root, or it was taken out before. NotEnoughReplicas: no
-    other one in sync answers, or the set has changed meanwhile. StorageError.
+    other root in sync answers, or the set has changed meanwhile. StorageError.
     """
     epoch = agreement.refresh()
     who = agreement.proposer(f"an operator takes {root} out")
@@ -264,7 +263,7 @@ def take_out(
 def change_settings(
     agreement: Agreement, changes: Mapping[str, object | None], *, dry_run: bool = False
 ) -> dict[str, str]:
-    """See :meth:`txnlog.replication.Replicas.alter`; returns what differs from the defaults."""
+    """See :meth:`txnlog.replication.Replicas.alter`; returns all settings that are not defaults."""
     epoch = agreement.refresh()
     settings = changed_settings(epoch, changes)
     if settings != epoch.settings and not dry_run:

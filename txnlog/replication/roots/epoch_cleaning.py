@@ -1,8 +1,8 @@
-"""Old epochs at the controller, and the notes that roots keep of them, are deleted by maintenance.
+"""Maintenance deletes old epochs at the controller, and the notes of them at roots.
 
-The newest epoch says everything. Each look at the epochs lists those that are there, so its cost
-would grow with every election that there ever was. A name that is freed may be taken again by a
-process that slept: its proposer finds that out (:mod:`controller`).
+The newest epoch says everything. Each look lists all epochs that exist, so without cleaning its
+cost would grow with every election. A process that slept may take a name that has become free: then
+its proposal does not count, as :mod:`controller` finds out.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from txnlog.replication.roots.slowness import time_for
 from txnlog.storage.base import Storage
 
 KEPT: Final = 100
-"""So many of the newest epochs stay, for those who look back."""
+"""So many of the newest epochs stay, for operators who look back."""
 _AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class EpochCleaning(StorageStep):
-    """Old epochs, and roots' notes of epochs, that were deleted, or would be."""
+    """How many old epochs, and notes of epochs at roots, were deleted, or would be."""
 
     done: ClassVar = "epochs deleted"
     why: ClassVar = "later ones say everything"
@@ -39,16 +39,16 @@ class EpochCleaning(StorageStep):
 
     @property
     def file_count(self) -> int:
-        """How many files that are."""
+        """The number of files."""
         return self.epochs + self.notes
 
 
 def clean_epochs(
     agreement: Agreement, *, kept: int = KEPT, dry_run: bool = False
 ) -> EpochCleaning | None:
-    """Delete old epochs, and notes of them at roots in sync that answer; None: there were none.
+    """Delete old epochs, and the notes of them at roots in sync that answer.
 
-    So many of the newest stay, wherever they are.
+    The newest ``kept`` stay at each place. Returns None if there was nothing to delete.
 
     Raises StorageError: the controller fails.
     """
@@ -66,7 +66,7 @@ def clean_epochs(
 
 
 def _doomed(epoch: Epoch, numbers: Iterable[int], kept: int) -> list[int]:
-    """Those that neither tell a place that is mounted, nor since when something has been so."""
+    """Old epochs to delete: not the first one, nor one since which a member leads or joins."""
     needed = {0, epoch.leader_since, *epoch.joining.values()}
     return [number for number in numbers if number <= epoch.number - kept and number not in needed]
 
@@ -74,7 +74,10 @@ def _doomed(epoch: Epoch, numbers: Iterable[int], kept: int) -> list[int]:
 def _clean_notes(
     agreement: Agreement, epoch: Epoch, member: Member, kept: int, *, dry_run: bool
 ) -> int:
-    """By the newest one a controller that is lost is made anew: it stays, whoever is late."""
+    """Delete a member's notes, except the newest ``kept``; returns how many.
+
+    A lost controller is made anew from the newest note, so that one stays, whatever its number.
+    """
 
     def clean(storage: Storage) -> None:
         _delete(storage, map(root_names.epoch_note, doomed))

@@ -1,9 +1,9 @@
-"""Roots keep the epochs under which they were in sync, so that the controller may be lost.
+"""Roots keep notes of the epochs under which they were in sync, in case the controller is lost.
 
-Before a process writes under an epoch, all members in sync have it. The set of the next one has a
-member in common with it, unless it began with an unclean election. Before a root is copied to, the
-leader has the epoch that names it. So where all roots that one names answer, and none has a later
-one, nothing was acknowledged under a later one.
+Before a process writes under an epoch, all members in sync have noted it. The next epoch has one of
+these members in sync, too, unless it began with an unclean election. Before a root is copied to,
+the leader has noted the epoch in which it joins. So if all roots that an epoch names answer, and
+none has noted a later one, nothing was acknowledged under a later one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from txnlog.storage.base import CannotReplace, Storage
 
 
 class Asks(Protocol):
-    """What is needed of an :class:`Agreement`."""
+    """The part of :class:`Agreement` that notes need."""
 
     @property
     def controller(self) -> Controller: ...
@@ -46,11 +46,12 @@ class Asks(Protocol):
 def note_epoch(
     agreement: Asks, epoch: Epoch, members: Sequence[Member] = (), *, puts: bool = True
 ) -> None:
-    """Have members keep an epoch, or all in sync; two requests to each, side by side.
+    """Have members note an epoch, by default all in sync; two requests to each, in parallel.
 
-    Unless it ``puts`` it only makes sure that they have no other one.
+    Unless it ``puts`` notes, it only checks that the members have no other ones.
 
-    Raises MemberFailed. OutdatedController: one has another epoch of this number, or a later one.
+    Raises MemberFailed. OutdatedController: a member has noted another epoch of this number, or a
+    later one.
     """
     data = encode_epoch(epoch)
 
@@ -75,7 +76,7 @@ def note_epoch(
 
 
 def unknown_epoch(agreement: Asks, member: Member, noted: Epoch) -> OutdatedController:
-    """A member has an epoch that the controller does not have."""
+    """Make the error for a member that has noted an epoch which the controller lacks."""
     return OutdatedController(
         f"{member} has an epoch {noted.number} that the controller at "
         f"{agreement.controller.storage.url} does not have: was that one restored from a "
@@ -90,7 +91,7 @@ def encode_epoch(epoch: Epoch) -> bytes:
 
 
 def put_note(storage: Storage, number: int, data: bytes) -> bool:
-    """Whether a member has this epoch now; False if it had another one of its number."""
+    """Put a note of an epoch; False if there is a damaged one, or one of another epoch."""
     try:
         put_same(storage, root_names.epoch_note(number), data)
     except (Damaged, Diverged):
@@ -99,9 +100,9 @@ def put_note(storage: Storage, number: int, data: bytes) -> bool:
 
 
 def _newest_note(storage: Storage, epoch: Epoch, first: int) -> Epoch | None:
-    """The newest sound epoch that a member has, from ``first`` on, and that is not over.
+    """The newest intact note of a member, from ``first`` on, that ``epoch`` has not made void.
 
-    Raises MarkGone: it is another store's.
+    Raises MarkGone: the member is another store's.
     """
     found, _ = read_notes(storage, list_notes(storage, first))
     if any(one.store != epoch.store for one in found):
@@ -111,19 +112,19 @@ def _newest_note(storage: Storage, epoch: Epoch, first: int) -> Epoch | None:
 
 
 def list_notes(storage: Storage, first: int = 0) -> list[int]:
-    """The numbers of the epochs that a member has, from ``first`` on; ascending."""
+    """The numbers of the epochs that a member has noted, from ``first`` on; ascending."""
     return list_numbers(storage, root_names.EPOCH_NOTES, first)
 
 
 def read_notes(storage: Storage, numbers: Sequence[int]) -> tuple[list[Epoch], list[int]]:
-    """Epochs that a member has, by their numbers, and the numbers of those it cannot read."""
+    """Read a member's notes; returns the epochs, and the numbers that cannot be read."""
     read = storage.gather(partial(_read, storage, number) for number in numbers)
     unread = [number for number, epoch in zip(numbers, read, strict=True) if epoch is None]
     return [epoch for epoch in read if epoch is not None], unread
 
 
 def _read(storage: Storage, number: int) -> Epoch | None:
-    """None if it is damaged, or of a newer txnlog."""
+    """Read one note; None if it is missing, damaged, or of a newer txnlog."""
     path = root_names.epoch_note(number)
     try:
         data = storage.get(path)

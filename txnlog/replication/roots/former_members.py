@@ -1,19 +1,20 @@
-"""What members that have left the set are asked for, of logs: only what was decided.
+"""Asks former members, which have left the set, for objects of logs: only for decided ones.
 
-A former member may have what was never acknowledged, and another entry may have its number by now,
-or get it. So that it has something says nothing, but for this:
+A former member may have entries that were never acknowledged, and whose numbers other entries have,
+or will get. So the presence of an object there proves nothing, except in these cases:
 
-* If it joined since the present leader was elected, or that one has always led, it was given
-  nothing but what this leader has decided, and what everybody decides alike.
-* An entry behind which it has a later one of that log, or the entry's marker, was decided: nobody
-  builds on one, or marks it, unless all members have the same (R2), and it was a member then.
-* Markers, and marks that close, say what was decided elsewhere.
+* The member joined since the present leader was elected, or this leader has always led. Then the
+  member got only objects that this leader has decided, and ones that nobody need decide.
+* An entry is decided if the member has a later entry of the log, or the entry's marker. Nobody
+  appends behind an entry, or marks it, unless all members have the same one (R2), and this was a
+  member then.
+* Markers and closing marks only record decisions, which were made elsewhere.
 
-But one that left since it had other bytes than others is not asked: it had lost what it had, or it
-would not have them, so that it has later entries says nothing.
+A member that left because it had other bytes than others is not asked. It must have lost objects
+that it had, so its later entries prove nothing.
 
-All of this is so within one history: an unclean election begins another one. And it may only be
-given to the leader if that has lost it: what was deleted meanwhile is not.
+All of this holds within one history: an unclean election begins another one. An object may only be
+given to the leader if the leader has lost it, and not if it was deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ _MARKERS = {LogFile.COMMIT: LogFile.ABORT, LogFile.ABORT: LogFile.COMMIT}
 
 
 def sound_of_former(agreement: Agreement, epoch: Epoch, name: str) -> bytes | None:
-    """What a former member has whole of an object of a log that no member in sync has so.
+    """The bytes of a log's object, from a former member; no member in sync has them undamaged.
 
-    None: none that answers has it, or it is unknown whether it was decided.
+    Returns None if no former member that answers has them, or it is unknown whether they were
+    decided.
     """
     if not is_of_log(name):
         return None
@@ -53,9 +55,9 @@ def sound_of_former(agreement: Agreement, epoch: Epoch, name: str) -> bytes | No
 
 
 def first_of_former(epoch: Epoch, call: Callable[[Member], T | None]) -> T | None:
-    """What a call finds at the first former member where it finds anything; who fails has nothing.
+    """Call a function for each former member, until it returns something other than None.
 
-    A root of which one incarnation hangs is not waited for at another one.
+    A member that fails is passed over. If it hangs, other incarnations of its root are not asked.
     """
     hanging: set[str] = set()
     for former in may_be_asked(epoch):
@@ -72,14 +74,17 @@ def first_of_former(epoch: Epoch, call: Callable[[Member], T | None]) -> T | Non
 
 
 def is_of_log(name: str) -> bool:
-    """Whether former members are asked for an object at all."""
+    """Whether an object is of a log: a numbered file or a closing mark.
+
+    Former members are asked for no others.
+    """
     folder, _, last = name.rpartition("/")
     is_mark = names.parse_closing_mark(last) is not None
     return names.is_log_folder(folder) and (is_mark or names.parse_log_file(last) is not None)
 
 
 def was_decided(agreement: Agreement, epoch: Epoch, former: Member, name: str) -> bool:
-    """Whether what a former member of this history has of a log was decided, as far as it tells.
+    """Whether an object of a log was decided, judged by what a former member of this history has.
 
     Raises MemberFailed.
     """
@@ -102,9 +107,9 @@ def was_decided(agreement: Agreement, epoch: Epoch, former: Member, name: str) -
 
 
 def contradicts(name: str, there: Iterable[str]) -> bool:
-    """Whether a listing of a log's folder tells that a marker comes too late to be given back.
+    """Whether a listing of a log's folder shows that a marker must not be given back any more.
 
-    The other outcome was marked, or a checkpoint says what became of the entry.
+    That is so if the other outcome was marked, or a checkpoint has the outcome of the entry.
     """
     number, kind = names.parse_log_file(name) or (-1, LogFile.ENTRY)
     if kind not in _MARKERS:

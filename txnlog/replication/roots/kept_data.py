@@ -1,8 +1,8 @@
-"""What a root that returns has of its earlier incarnations: that need not be sent to it again.
+"""Finds data that a returning root still has from earlier incarnations, and need not be sent again.
 
-See "Kept objects" in docs/REPLICATION.md. A name says nothing, since a disk may have damaged what
-it names; and of what is decided in a race the earlier incarnation may have what was never
-acknowledged.
+"Kept objects" in docs/REPLICATION.md has the rules. The name of a file proves nothing, since the
+disk may have damaged its bytes. Objects that are decided in a race are never kept: an earlier
+incarnation may have one that was never acknowledged.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from txnlog.replication.roots.listings import Listings, add_listing
 from txnlog.replication.roots.soundness import IsSound, judged
 
 _MOST: Final = 8
-"""So many that were never in sync are looked at: those of attempts that were killed."""
+"""So many incarnations that were never in sync are looked at: those of killed attempts."""
 
 
 class Kept:
-    """Finds what earlier incarnations of a joining member's root have, and has it kept.
+    """Finds data in earlier incarnations of a joining member's root, and keeps it for the member.
 
-    For several threads, but for :meth:`holders`.
+    Safe to use from several threads, except :meth:`holders`.
     """
 
     def __init__(
@@ -57,17 +57,17 @@ class Kept:
             yield cls(agreement, epoch, member, is_sound, listings)
 
     def holders(self, name: str) -> Sequence[tuple[Member, int]]:
-        """Earlier incarnations that have something of this name, and its size; newest first."""
+        """The earlier incarnations that have a file, and its bytes at each; newest first."""
         if not names.is_unique(name) or names.is_accelerator(name):
             return ()  # to judge an index takes more than to copy it
         return [*self._listings.sizes_of(name).items()]
 
     def may_keep(self, name: str, size_bytes: int) -> bool:
-        """Whether an earlier incarnation has data of this name and size: it may be whole."""
+        """Whether an earlier incarnation has a file of this name and size, which may be intact."""
         return size_bytes in [size for _, size in self.holders(name)]
 
     def keep(self, name: str, holders: Sequence[tuple[Member, int]]) -> int | None:
-        """Have the member keep an object of these; its size, or None: it must be copied."""
+        """Give the member a file from one of its holders; returns its bytes, None if that fails."""
         for earlier, size_bytes in holders:
             with suppress(ObjectNotFound, MemberFailed):  # then it is copied
                 if self._keep(name, earlier):
@@ -83,7 +83,7 @@ class Kept:
 
 
 def _earlier(epoch: Epoch, member: Member) -> list[Member]:
-    """The root's incarnations that had begun to join, newest first, and the last one in sync."""
+    """A root's earlier incarnations: those that joined in vain, newest first; the last in sync."""
     root, number = root_of(member), incarnation_of(member)
     last = last_in_sync(epoch, root)
     since = range(number - 1, incarnation_of(last) if last else -1, -1)

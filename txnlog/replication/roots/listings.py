@@ -1,4 +1,4 @@
-"""Compares the listings of several members, in bounded memory: names that are not everywhere."""
+"""Compares listings of several members in bounded memory: finds names that not all have."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from txnlog.replication.roots.epochs import Epoch, Member
 
 _AT_ONCE: Final = 1000
 BEHIND_SLASH: Final = chr(ord("/") + 1)
-"""Behind a folder's name: it comes after all names in it."""
+"""Put behind a folder's name, it makes a name that sorts right after all names in the folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lacked:
-    """Objects that a member lacks: the first names, how many in all, and their bytes."""
+    """The objects that a member lacks: the first names, the number of all, and their bytes."""
 
     names: tuple[str, ...]
     count: int
@@ -31,10 +31,10 @@ class Lacked:
 
 
 class Listings:
-    """Names and sizes of several members, in an unnamed file that is deleted with this object.
+    """Names and sizes of several members' objects, in a temporary file that goes with this object.
 
-    A listing is not a snapshot, and they are made one after the other: differences are checked
-    again before anything is concluded.
+    A listing is not a snapshot, and listings are made one after the other: check differences again
+    before concluding anything. Methods raise StorageError if the temporary file fails.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
@@ -71,7 +71,7 @@ class Listings:
             ) from error
 
     def _rows(self, query: str, arguments: Sequence[object] = ()) -> Iterator[Any]:
-        """What is found, by and by. Raises StorageError: the temporary file fails."""
+        """Yield the rows of a query. Raises StorageError: the temporary file fails."""
         with self._telling_failures():
             found = self._database.execute(query, arguments)
         while True:
@@ -94,7 +94,7 @@ class Listings:
         return self._names("having count(*) < ? or min(size) < max(size)")
 
     def uneven(self) -> Iterator[str]:
-        """Names that some have in another size than others; ascending."""
+        """Names that members have in different sizes; ascending."""
         return self._names("having count(*) <= ? and min(size) < max(size)")
 
     def names(self) -> Iterator[str]:
@@ -102,20 +102,20 @@ class Listings:
         return self._names("having count(*) <= ?")
 
     def holders(self) -> Iterator[tuple[str, dict[Member, int]]]:
-        """Each name with the members that have it, and its size there; ascending."""
+        """Each name with the members that have it, and their sizes in bytes; ascending."""
         rows = self._rows("select name, member, size from listed order by name")
         for name, some in groupby(rows, key=itemgetter(0)):
             yield _decode(name), {self._members[number]: size for _, number, size in some}
 
     def sizes_of(self, name: str) -> dict[Member, int]:
-        """The members that have a name, in their order, and its size there."""
+        """The members that have a name, and their sizes in bytes."""
         found = self._rows(
             "select member, size from listed where name = ? order by member", [_encode(name)]
         )
         return {self._members[number]: size for number, size in found}
 
     def folders(self, above: str) -> Iterator[str]:
-        """The folders right below one in which anything is listed; ascending."""
+        """The direct subfolders of a folder that have anything listed in them; ascending."""
         after = f"{above}/"
         first_behind = "select name from listed where name > ? order by name limit 1"
         while row := next(self._rows(first_behind, [_encode(after)]), None):
@@ -129,7 +129,7 @@ class Listings:
                 after += BEHIND_SLASH
 
     def behind(self, name: str) -> Iterator[tuple[str, int]]:
-        """All names behind one, and their bytes at all members together; ascending."""
+        """All names behind a given one, with the bytes that all members' copies have; ascending."""
         found = self._rows(
             "select name, sum(size) from listed where name > ? group by name order by name",
             [_encode(name)],
@@ -138,7 +138,7 @@ class Listings:
             yield _decode(encoded), size
 
     def alike(self) -> Iterator[str]:
-        """Names that all have, in one size; ascending."""
+        """Names that all members have in the same size; ascending."""
         return self._names("having count(*) = ? and min(size) = max(size)")
 
     def _names(self, which: str) -> Iterator[str]:
@@ -152,7 +152,10 @@ class Listings:
     def sum_lacked_by(
         self, member: Member, counts: Callable[[str], bool], most_names: int = 0
     ) -> Lacked:
-        """The relevant names that others have and this member lacks."""
+        """The names that others have and a member lacks, of those for which ``counts`` is true.
+
+        The result has at most ``most_names`` names, but the number and the bytes of all.
+        """
         first, count, size_bytes = [], 0, 0
         for name, size in self.lacked_by(member):
             if not counts(name):
@@ -163,7 +166,7 @@ class Listings:
         return Lacked(tuple(first), count, size_bytes)
 
     def lacked_by(self, member: Member) -> Iterator[tuple[str, int]]:
-        """Names and sizes of objects that others have and this member lacks; ascending."""
+        """Names and sizes of objects that others have and a member lacks; ascending."""
         found = self._rows(
             "select name, max(size) from listed group by name "
             "having sum(member = ?) = 0 order by name",
@@ -191,9 +194,9 @@ def add_listing(
     counts: Callable[[tuple[str, int]], bool] | None = None,
     within_s: float | None = None,
 ) -> None:
-    """List what a member has below a folder, or of this what counts; see :func:`portions`.
+    """Add a member's listing of a folder; with ``counts`` only the items for which that is true.
 
-    Raises MemberFailed: it fails, or is not the same folder any more.
+    Raises MemberFailed: the member fails, or is not the same folder any more.
     """
     agreement.check_mark(epoch, member)
     try:
@@ -207,7 +210,10 @@ def add_listing(
 def portions(
     agreement: Agreement, epoch: Epoch, member: Member, folder: str, within_s: float | None = None
 ) -> Iterator[list[tuple[str, int]]]:
-    """What a member has below a folder. Each portion may take ``within_s``, or, if None, long.
+    """Yield what a member has below a folder, in portions of names and sizes.
+
+    Each portion may take ``within_s`` seconds; if that is None, as long as the member shows its
+    mark.
 
     Raises MemberFailed, ObjectNotFound.
     """

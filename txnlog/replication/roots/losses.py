@@ -1,10 +1,10 @@
-"""The records that an uncleanly elected leader cannot show, if data is at some roots only.
+"""Finds the records that an uncleanly elected leader may lose, if data is at some roots only.
 
-Its logs name data files that it need not have. A copy at another root that answers will do, but not
-every one: a process that moves data or cleans up may sleep before it deletes. Files that the new
-leader's logs name are not deleted at roots that were out no later than it, since a process that
-deletes there knows the same logs; among these, only copies that no note names are safe. Other
-copies may be deleted.
+The leader's logs name data files that it need not have. A copy at another root that answers will
+do, if it is safe. A copy may not be safe, because a process that moves data or cleans up may sleep
+before it deletes. Copies at roots that left the set no later than the new leader are safe from
+cleaning, since a process that deletes there knows the same logs. Of these, copies that no note
+names are safe from moving, too.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from txnlog.storage.base import Storage
 
 
 class NamedSegment(NamedTuple):
-    """A segment that a log names: its file, how long that must be, and the records in it.
+    """A segment that a log names: its offsets, its records, its file, and its bytes.
 
-    ``path`` is "" if a topic's log cannot be read: its segments are unknown.
+    ``end`` is exclusive. The file must be ``end_byte`` bytes long. ``path`` is "" if the topic's
+    log cannot be read, so that its segments are unknown.
     """
 
     topic: str
@@ -37,15 +38,15 @@ class NamedSegment(NamedTuple):
 
 
 NameSegments: TypeAlias = Callable[[Storage], Iterator[NamedSegment]]
-"""Finds the segments that the logs in a storage name, by topic, partition and offset."""
+"""Yields the segments that the logs in a storage name, by topic, partition and offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
-    """Offsets of a partition that a new leader's logs have, and whose records may be lost.
+    """A range of offsets, which a new leader's logs have, and whose records may be lost.
 
-    ``end`` is exclusive. ``members`` still have them, and can be copied from, but a process may be
-    about to delete them there; () if no root that answers has them.
+    ``end`` is exclusive. ``members`` still have the records, which can be copied from there, but a
+    process may be about to delete them; () if no root that answers has them.
     """
 
     topic: str
@@ -59,7 +60,10 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """The possible loss. ``unread`` are topics whose logs cannot be read at the new leader."""
+    """What may be lost. ``ranges`` are the first ones, the numbers count all.
+
+    ``unread`` are topics whose logs cannot be read at the new leader.
+    """
 
     ranges: tuple[LostRange, ...] = ()
     range_count: int = 0
@@ -69,9 +73,9 @@ class Losses:
 
 
 class Copies:
-    """Which members certainly keep which data files, if a member that is out becomes leader.
+    """Tells which members certainly keep a data file, if a member that is out becomes the leader.
 
-    ``listings`` are of the members that answer; ``leader`` is out in ``epoch``.
+    ``listings`` are those of the members that answer; ``leader`` is out in ``epoch``.
     """
 
     def __init__(self, listings: Listings, epoch: Epoch, leader: Member) -> None:
@@ -81,12 +85,12 @@ class Copies:
         self._notes: Noted = {}
 
     def read_notes(self, agreement: Agreement, member: Member) -> None:
-        """The files that a process may be about to delete at a member. Raises MemberFailed."""
+        """Read which files a process may be about to delete at a member. Raises MemberFailed."""
         if member in self._epoch.left:
             self._notes.update(read_notes(agreement, self._epoch, [member]))
 
     def doubtful(self, segment: NamedSegment) -> tuple[Member, ...] | None:
-        """The members that have a segment but may lose it; None if one certainly keeps it."""
+        """The members that have a segment but may lose it; None if a member certainly keeps it."""
         sizes = self._listings.sizes_of(segment.path)
         having = [m for m in sizes if sizes[m] >= segment.end_byte and m in self._notes]
         return None if any(self._keeps(m, segment.path) for m in having) else tuple(having)
@@ -100,7 +104,7 @@ class Copies:
 
 
 def find_losses(named: Iterator[NamedSegment], copies: Copies, most_ranges: int) -> Losses:
-    """The records named by a new leader's logs that may be lost, adjacent ranges joined."""
+    """Find the records of named segments that may be lost; adjacent ranges are joined."""
     found: list[LostRange] = []
     unread: list[str] = []
     count = records = size_bytes = 0

@@ -1,7 +1,8 @@
-"""Whether roots know an epoch that the controller does not have: then it is not what it was.
+"""Finds out that a controller is outdated: roots have noted an epoch that it does not have.
 
-It was restored from a backup, or another one was made anew. Who writes compares it with the roots
-that are in sync as it says. Operators are told, and stopped, by whatever root that answers.
+It was restored from a backup, or another one was made in its place. A process that writes asks only
+the roots that the controller says are in sync. An operator's command asks all roots, and does
+nothing if any that answers has such a note.
 """
 
 from __future__ import annotations
@@ -24,15 +25,17 @@ T = TypeVar("T")
 
 
 def check_controller(agreement: Agreement, opener: OpenMember) -> None:
-    """Raises OutdatedController; StorageError: it fails."""
+    """Raise OutdatedController if the controller is outdated, StorageError if it fails."""
     if error := why_outdated(agreement, opener):
         raise error
 
 
 def why_outdated(agreement: Agreement, opener: OpenMember) -> OutdatedController | None:
-    """What tells that the controller is not what it was; None if nothing does.
+    """The error that says why the controller is outdated; None if nothing shows that it is.
 
-    Who goes by what roots keep does not ask the controller. Raises StorageError: it fails.
+    None as well if this process goes by what roots keep, while the controller fails.
+
+    Raises StorageError: the controller fails.
     """
     if not isinstance(opener, MemberOpener):
         return None
@@ -50,9 +53,10 @@ def why_outdated(agreement: Agreement, opener: OpenMember) -> OutdatedController
 
 
 def ask_root(agreement: Agreement, epoch: Epoch, root: str, look: Callable[[], T]) -> T:
-    """Look at a root's own folder; not if its member hangs, which is not waited for twice.
+    """Look at the folder of a root, within a time limit.
 
-    A folder that takes long is not its member's failure. Raises TxnlogError, as the look does.
+    Raises TxnlogError: the look did, or took too long; or the root's member hangs, which is not
+    waited for twice. A slow look does not make the member slow.
     """
     member = member_of(epoch, root)
     if member is not None:
@@ -63,7 +67,7 @@ def ask_root(agreement: Agreement, epoch: Epoch, root: str, look: Callable[[], T
 def _newest_of(
     agreement: Agreement, opener: MemberOpener, epoch: Epoch, root: str
 ) -> list[tuple[Member, Epoch]]:
-    """The newest epoch that each incarnation of a root has, as far as they answer."""
+    """The newest epoch that each incarnation of a root has noted; [] if there is no answer."""
     known = epoch.roots[root]
 
     def look() -> Iterator[tuple[Member, Epoch]]:
@@ -85,7 +89,7 @@ def _newest_of(
 
 
 def _knows(agreement: Agreement, epoch: Epoch, noted: Epoch) -> bool:
-    """Whether an epoch that a root has is one of the controller's, or need not be."""
+    """Whether the controller has an epoch that a root has noted, or need not have it."""
     if is_over(noted, epoch):
         return True
     if noted.number >= epoch.number:

@@ -1,8 +1,8 @@
-"""Which members a data file is put at: pure, no I/O.
+"""Decides which members a data file is put at: pure, no I/O.
 
-Only data files are placed: a segment and its indexes have names that are used once, and do not
-count before an entry names them. Everything else is at every member. Where a file *is* only the
-members know: this says where it belongs, and where to look first.
+Only data files are placed: segments and their indexes. Their names are used once, and they do not
+count before an entry names them. Everything else is at every member. A file's place says where it
+belongs, and where to look first; where it really is only the members know.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from txnlog.replication.roots.epochs import FACTOR, RACK, Epoch, Member, root_of
 
 
 def places(epoch: Epoch) -> bool:
-    """Whether there are, or may be, data files that not every member has.
+    """Whether there may be data files that not every member has.
 
-    Once true it stays true: such a setting is never removed from the epochs.
+    Once that is so it stays so: such a setting is never removed from the epochs.
     """
     return any(key.startswith(FACTOR) for key in epoch.settings)
 
@@ -30,12 +30,12 @@ def factor(epoch: Epoch, topic: str) -> int | None:
 
 
 def topic_of(name: str) -> str | None:
-    """The topic of a data file; None for other files, which belong to every member."""
+    """The topic of a data file; None for other files, which belong at every member."""
     return None if names.parse_data_file(name) is None else name.split("/")[1]
 
 
 def is_placed(epoch: Epoch, name: str) -> bool:
-    """Whether an object need not be at every member."""
+    """Whether an object may be at some members only."""
     return places(epoch) and topic_of(name) is not None
 
 
@@ -53,10 +53,10 @@ def copies(epoch: Epoch, name: str) -> int:
 
 
 def targets(epoch: Epoch, name: str) -> tuple[Member, ...]:
-    """The members that an object is written to, the leader first if it is one of them.
+    """The members that an object is written to, in the order of the epoch's members.
 
-    As many of those in sync as should have it; joining members get their future share in addition:
-    they may never be in sync.
+    These are as many members in sync as should have it. Joining members get the share that they
+    will have later on top of that, since they may never be in sync.
     """
     topic = topic_of(name)
     wanted = None if topic is None else factor(epoch, topic)
@@ -68,14 +68,14 @@ def targets(epoch: Epoch, name: str) -> tuple[Member, ...]:
 
 
 def is_share(epoch: Epoch, name: str, member: Member) -> bool:
-    """Whether an object belongs to a member, or would if it were in sync."""
+    """Whether an object belongs at a member, or would if the member were in sync."""
     topic = topic_of(name)
     wanted = None if topic is None else factor(epoch, topic)
     return wanted is None or member in ring(epoch, name, {*epoch.in_sync, member})[:wanted]
 
 
 def keepers(epoch: Epoch, name: str, without: Collection[Member] = ()) -> list[Member]:
-    """The members in sync to which an object belongs, if some cannot take it."""
+    """The members in sync at which an object belongs, if those in ``without`` do not count."""
     among = [member for member in epoch.in_sync if member not in without]
     return ring(epoch, name, among)[: copies(epoch, name)]
 
@@ -83,9 +83,10 @@ def keepers(epoch: Epoch, name: str, without: Collection[Member] = ()) -> list[M
 def ring(epoch: Epoch, name: str, among: Iterable[Member]) -> list[Member]:
     """Members in the order in which a data file is placed at them.
 
-    As in Kafka: partition ``i`` begins ``i`` roots after its topic's start, which is anywhere, and
-    goes on from there; other racks come first. A root that is out is skipped, so the others' data
-    stays where it is. Files that several partitions share are spread by their names.
+    As in Kafka, partition ``i`` begins ``i`` roots after the start of its topic, which is anywhere,
+    and goes on from there; roots in other racks come first. A root that is out is skipped, so that
+    other roots' data stays where it is. Files that several partitions share are spread by their
+    names.
     """
     parsed = names.parse_data_file(name)
     assert parsed is not None, f"{name} is placed nowhere"
@@ -99,12 +100,12 @@ def ring(epoch: Epoch, name: str, among: Iterable[Member]) -> list[Member]:
 
 
 def _racks(epoch: Epoch) -> Mapping[str, str]:
-    """The rack of each root; one without a label is a rack of its own."""
+    """The rack of each root; a root without a label is in a rack of its own."""
     return {root: epoch.settings.get(f"{RACK}.{root}", f"\0{root}") for root in epoch.roots}
 
 
 def _by_rack(epoch: Epoch) -> Sequence[str]:
-    """All roots in a stable order: one of each rack, then the next one of each."""
+    """All roots in a stable order: one root of each rack, then the next of each, and so on."""
     racks = _racks(epoch)
     within: dict[str, list[str]] = {}
     for root in sorted(epoch.roots, key=lambda root: (len(root), root)):
@@ -114,7 +115,7 @@ def _by_rack(epoch: Epoch) -> Sequence[str]:
 
 
 def _racks_first(roots: Sequence[str], racks: Mapping[str, str]) -> list[str]:
-    """The first root of each rack, then the second one of each, in their order."""
+    """Sort roots: the first of each rack, then the second of each; otherwise in the given order."""
     seen: dict[str, int] = {}
     round_of = {}
     for root in roots:

@@ -1,4 +1,4 @@
-"""One object on its way to the leader, which says whose it is, and to all other members."""
+"""Puts one object at the leader, which decides the race for its name, and at the other members."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from txnlog.storage.fork_safe_lock import ForkSafeLock
 
 
 class PutIfAbsent:
-    """The steps of a put-if-absent, each under one epoch; they tell whether the object is ours.
+    """The steps of a put-if-absent; each runs under one epoch, and returns whether our object won.
 
     ``need`` raises NotEnoughReplicas under an epoch with too few members in sync.
     """
@@ -31,10 +31,13 @@ class PutIfAbsent:
         self._tried: set[Member] = set()
         self._won: set[Member] = set()
         self._lacked: set[Member] = set()
-        """Followers that lacked it: what they were given here says nothing against the leader."""
+        """Followers that lacked the object: our bytes there do not prove the leader wrong."""
 
     def leader_first(self, epoch: Epoch) -> bool:
-        """Have the leader decide, then put it at all others. Raises MemberFailed."""
+        """Put the object at the leader, which decides, then at all others.
+
+        Returns whether it is ours. Raises MemberFailed.
+        """
         self._need(epoch)
         again = self._begin(epoch)
         if not self._wins(epoch):
@@ -43,10 +46,10 @@ class PutIfAbsent:
         return True
 
     def side_by_side(self, epoch: Epoch) -> bool:
-        """Put it at all members at once: nobody ever puts other bytes. Raises MemberFailed.
+        """Put an object at all members in parallel, because nobody ever puts other bytes.
 
-        If somebody has all the same (what was damaged, say), the others are compared with what the
-        leader has, not with ours.
+        If the leader has other bytes all the same (in place of a damaged object, say), the other
+        members are compared with those. Returns whether the object is ours. Raises MemberFailed.
         """
         self._need(epoch)
         again = self._begin(epoch)
@@ -61,7 +64,7 @@ class PutIfAbsent:
         return bool(wins) or again
 
     def _begin(self, epoch: Epoch) -> bool:
-        """Note that this leader is asked; True if another try may have been ours already."""
+        """Note that this leader is asked; True if an earlier attempt may have put our object."""
         again = bool(self._tried)
         self._tried.add(epoch.leader)
         return again
@@ -87,9 +90,9 @@ class PutIfAbsent:
             return failed
 
     def _is_ours(self, epoch: Epoch) -> bool:
-        """Whether the leader has these bytes; who is told of others builds on them.
+        """Whether the leader has our bytes; False, too, if the object was deleted meanwhile.
 
-        So all members are given what is there. False if it has been deleted since.
+        The caller goes on from the object that the leader has, so all members are given that first.
         """
         agreement, name = self._agreement, self._name
         try:
@@ -109,10 +112,10 @@ _MOST_NAMES = 100_000
 
 
 class Everywhere:
-    """Names that all members of an epoch were seen to have, while it was the newest one.
+    """Names that all members of an epoch were seen to have while it was the newest one.
 
-    Every later in-sync set has them too: its members are from this one, or copied from it later. An
-    unclean election ends that. Forgets the oldest when there are many. Safe to use from several
+    Every later in-sync set has them too, since its members are of this one, or have copied from it.
+    An unclean election ends that. Of many names the oldest are forgotten. Safe to use from several
     threads.
     """
 

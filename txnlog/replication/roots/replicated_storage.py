@@ -1,7 +1,7 @@
 """A storage over the storages of several roots: acknowledged objects are at all in sync.
 
-Everything above treats it as one storage. The leader decides races; nothing that others may lack is
-shown or built on before they have it. The rules are those of docs/REPLICATION.md.
+All layers above treat it as one storage. The leader decides races. An object that other members may
+lack is given to them before it is shown or built on. docs/REPLICATION.md has the rules.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ from txnlog.time_limits import RunWithin, run_whole
 T = TypeVar("T")
 
 _LOOKS: Final = 3
-"""So often a folder is listed if something goes meanwhile: it is deleted, or lost."""
+"""How often a folder is listed at most, if objects disappear meanwhile."""
 _OF_LOGS: Final = (names.TOPICS, names.GROUPS, names.TRANSACTIONS, names.EXPIRED)
-"""In these folders each one is, or has, a log."""
+"""Each folder in these is a log, or has one."""
 
 
 class ReplicatedStorage(Storage):
-    """Objects at every member of a set that the epochs on a controller root name.
+    """Stores objects at every member of a set, which the epochs at a controller name.
 
-    ``open_member`` opens a member's own storage, its folder below its root; ``open_place`` the
-    place that a controller has moved to; ``address`` says how to open the same elsewhere. By
-    ``run_within`` requests are left behind when they take too long. Who only reads goes on without
-    the controller by ``find_kept``. If it ``writes``, it is as after :meth:`will_write`.
+    ``open_member`` opens a member's own storage, which is its folder in its root. ``open_place``
+    opens the place to which a controller has moved. ``address`` says how to open this storage
+    elsewhere. ``run_within`` abandons requests that take too long. ``find_kept`` lets a process
+    that only reads go on without the controller. ``writes``: begin as after :meth:`will_write`.
 
-    What costs what: a put-if-absent is a request to the leader, then one to each other member side
-    by side, then a listing of the epochs; of what is decided, one to each member, then the listing;
-    a listing one to each member, and one of the epochs.
+    Requests: a put-if-absent makes one to the leader, then one to each other member in parallel,
+    then a listing of the epochs. A put of decided bytes makes one to each member, then that
+    listing. A listing makes one to each member, and that listing.
 
-    Names are asked for by listings, also where all roots are disks (``lists_whole_folders``): who
-    believes in which name, and when names are freed, must not change with the members. What need
-    not be durable at once is durable all the same, since members must not differ after a power cut.
+    Names are found by listings, even where all roots are disks (``lists_whole_folders``). Otherwise
+    it would depend on the members which names exist, and when they are freed. Objects that need not
+    be durable at once are durable all the same, since members must not differ after a power cut.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ReplicatedStorage(Storage):
         self._arguments = (open_member, address, clock, open_place, run_within)
         epochs = Controller(controller, open_place)
         self.agreement = Agreement(epochs, open_member, clock or SystemClock(), run_within)
-        """For those who describe and change the set."""
+        """For code that describes or changes the set."""
         self.agreement.find_kept = find_kept
         self._ask = self.agreement.ask_large
         self.open_member = open_member
@@ -119,7 +119,7 @@ class ReplicatedStorage(Storage):
         return self._controller.url
 
     def address(self) -> Address:
-        """The controller's; a root's, by which others can read, while the controller is lost."""
+        """The controller's address; while that is lost the address of a root that answers."""
         if self._address is None:
             return self._controller.address()
         epoch, url = self.agreement.refresh(), self.url
@@ -284,7 +284,7 @@ class ReplicatedStorage(Storage):
         return data
 
     def _settle_shown(self, step: Callable[[Epoch], T], know: Callable[[Epoch, T], None]) -> T:
-        """Do a step after which every member has what it shows, if no epoch has passed."""
+        """Do a step that gives every member what it shows; call ``know`` once it counts."""
         done: list[T] = []
 
         def kept(epoch: Epoch) -> T:
@@ -294,7 +294,7 @@ class ReplicatedStorage(Storage):
         return self.agreement.settle(kept, then=lambda epoch: know(epoch, done[-1]))
 
     def _read_unique(self, name: str, call: Callable[[Storage], T], size_bytes: int = 0) -> T:
-        """Read an object that has one writer: any member's will do, the nearest one's first."""
+        """Read an object that has one writer, from any member; the nearest is asked first."""
         epoch = self.agreement.epoch()
         members = self._by_nearness(epoch, name)
         if name == names.STORE_FILE and epoch.allows_unclean:
@@ -352,7 +352,7 @@ class ReplicatedStorage(Storage):
         raise ObjectNotFound(f"no replica of {self.url} in sync has {name}")
 
     def _read(self, name: str, call: Callable[[Storage], T], size_bytes: int = 0) -> T:
-        """Read of the leader what everybody has, or is given before it is shown."""
+        """Read an object that all members have, or are given before it is shown."""
         check_name(name)
         if names.is_unique(name):
             return self._read_unique(name, call, size_bytes)
@@ -394,9 +394,9 @@ class ReplicatedStorage(Storage):
         return self._settle_shown(partial(self._help, name=name), self._know_one(name))
 
     def _whole_where_it_is_left(self, name: str) -> bytes | None:
-        """What a root has whole of an object that stays damaged at another one.
+        """The intact bytes of an object that stays damaged at another root; None if there are none.
 
-        It is known to be everywhere, so nobody need lead for it once more.
+        The object is known to be everywhere, so no other member need lead because of it.
         """
         epoch = self.agreement.epoch()
         left = {(member, name) for member in epoch.in_sync} & self.agreement.left_damaged
@@ -421,11 +421,11 @@ class ReplicatedStorage(Storage):
         return self._read(name, lambda storage: storage.modified_ms(name))
 
     def _is_everywhere(self, name: str) -> bool:
-        """Whether a member that lacks a name is of no account: each had it, or nobody need."""
+        """Whether a member may lack an object: all members had it, or it has one writer."""
         return self._everywhere.has(name) or names.is_unique(name)
 
     def _show(self, epoch: Epoch, name: str, lacking: list[Member]) -> bool:
-        """See to it that members have what a listing shows; False if it is deleted meanwhile."""
+        """Give members an object that a listing shows; False if it was deleted meanwhile."""
         if self._is_everywhere(name):
             return True
         try:
@@ -438,7 +438,10 @@ class ReplicatedStorage(Storage):
     def _listings(
         self, epoch: Epoch, folder: str, start_after: str
     ) -> tuple[dict[Member, list[str]], MemberFailed | None]:
-        """What each member has, and how one has failed that an observer goes on without."""
+        """The listing of each member, and the failure of a member that did not answer.
+
+        A process that only reads may go on without a follower; other failures are raised.
+        """
         unseen: list[MemberFailed] = []
 
         def listing(member: Member) -> list[str] | None:
@@ -532,7 +535,7 @@ class ReplicatedStorage(Storage):
         return self._ask(epoch, member, lambda storage: storage.list_folders(folder))
 
     def _folders_seen(self, epoch: Epoch, member: Member, folder: str) -> list[str]:
-        """Those of a follower, if there are logs in them; nothing if it does not answer."""
+        """A follower's folders, if they have logs in them; [] if it does not answer."""
         with suppress(MemberFailed, ObjectNotFound):  # whoever lists a log asks it again
             if folder in _OF_LOGS:
                 return self._folders_at(epoch, member, folder)
@@ -603,21 +606,21 @@ class ReplicatedStorage(Storage):
 def _find_kept_after(
     find_kept: FindKept, before: Epoch, slowness: Slowness, known: Epoch | None, first: int
 ) -> list[Epoch]:
-    """What roots keep, for a process that was given an epoch which another one knew."""
+    """The epochs that roots keep; ``before`` is used while this process knows no epoch."""
     return find_kept(slowness, known or before, first)
 
 
 def _tells_all(name: str) -> bool:
-    """Whether an object that a listing shows at each member is the same there.
+    """Whether an object that all members list is the same at all of them.
 
-    A member may have a completion before the leader has it; and then the leader another one,
-    because the decision was damaged.
+    A completion need not be: a member may have it before the leader does, and the leader may get
+    another one, because the decision was damaged.
     """
     return not (names.is_unique(name) or names.is_state(name))
 
 
 def find_replicated(storage: Storage) -> ReplicatedStorage | None:
-    """The replicated storage that this is, or that it wraps; None if there is none."""
+    """The replicated storage that a storage is, or wraps; None if it is none."""
     while isinstance(storage, ForwardingStorage):  # one that counts requests, for example
         storage = storage.inner
     return storage if isinstance(storage, ReplicatedStorage) else None

@@ -1,4 +1,4 @@
-"""Objects that nobody decides: whoever puts one of a name gives it the same bytes."""
+"""Handles objects that nobody need decide, because all processes put the same bytes."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from txnlog.storage.base import Storage
 
 
 class Diverged(StorageError):
-    """A member has other bytes under a name than the leader: it has what was never acknowledged."""
+    """A member has other bytes under a name than the leader: they were never acknowledged."""
 
 
 class Damaged(StorageError):
-    """A member's object is not as it was written."""
+    """A member's object is damaged: its checksum does not match."""
 
 
 def is_sound(name: str, data: bytes) -> bool | None:
-    """Whether an object is as it was written. None: it has no checksum of its own."""
+    """Whether an object is undamaged, by its checksum; None if it has none of its own."""
     return envelope.is_sound(data) if names.is_framed(name) else None
 
 
 def says_the_same(name: str, one: bytes, other: bytes) -> bool:
-    """Whether two objects of one name are as good as each other: equal, or sound closing marks.
+    """Whether two objects of one name are equivalent: equal bytes, or undamaged closing marks.
 
-    A mark's name alone closes; one that was lost is put again, with another time in it.
+    A closing mark closes by its name alone; one that was lost is put again with another time in it.
     """
     if one == other:
         return True
@@ -32,10 +32,10 @@ def says_the_same(name: str, one: bytes, other: bytes) -> bool:
 
 
 def put_same(storage: Storage, name: str, data: bytes) -> bool:
-    """Put an object where nobody decides anything; False if it was there, and says the same.
+    """Put an object whose bytes nobody decides; False if an equivalent one was there.
 
-    It is durable when this returns. Raises Diverged: it is there with other bytes. Damaged: it is
-    there, and not as it was written.
+    It is durable when this returns. Raises Diverged: other bytes are there. Damaged: a damaged
+    object is there. StorageError.
     """
     if storage.put_if_absent(name, data):
         return True

@@ -1,8 +1,8 @@
-"""Requests to members with a time limit, and how many abandoned ones there are.
+"""Makes requests to members within a time limit, and keeps count of those that it abandons.
 
-An abandoned request goes on. It may take effect later at a member that is out by then, which no
-later epoch names except after an unclean election; or at one that stays in, where it is like the
-request of a writer that slept: the look at the epochs, and put-if-absent, are made for that.
+An abandoned request goes on, and may take effect later. If its member is out by then, no later
+epoch names that member, except after an unclean election. If the member stays in, the request is
+like one of a writer that slept: the look at the epochs, and put-if-absent, allow for that.
 """
 
 from __future__ import annotations
@@ -22,35 +22,37 @@ from txnlog.time_limits import NoAnswer, RunWithin
 T = TypeVar("T")
 
 _BYTES_A_SECOND: Final = 1 << 20
-"""The speed by which larger requests get more time: slower than any useful root."""
+"""The speed at which larger requests get more time; any useful root is faster."""
 _NAMES_A_SECOND: Final = 100
 MOST_LAGS: Final = 10
-"""How many times the lag the check of a server may take, or a request without which nothing can be
-done: of who writes to the controller, of an operator to a new root or a new controller.
+"""How many lags some requests may take: those without which nothing can be done.
+
+They are a writer's to the controller, an operator's to a new root or controller, and those made
+while a server is checked.
 """
 _MOST_LEFT: Final = 8
 _LOCK: Final = ForkSafeLock()
-"""Guards all state here; held only for moments."""
+"""Guards all state of this module; held only for moments."""
 
 
 class TookTooLong(StorageError):
-    """A member has not answered in time. The request may take effect at any time, or never."""
+    """A member has not answered in time. The request may still take effect, at any time."""
 
 
 def time_for(epoch: Epoch | None, *, size_bytes: int = 0, count: int = 0) -> float:
     """How long one request may take before its member is slow, in seconds.
 
-    None: no epoch is known yet, nor what its settings say.
+    Without an epoch the default lag counts, since the settings are not known yet.
     """
     lag_s = DEFAULT_LAG_S if epoch is None else epoch.lag_s
     return lag_s + size_bytes / _BYTES_A_SECOND + count / _NAMES_A_SECOND
 
 
 class Slowness:
-    """Makes requests within a time limit; knows which members have not answered earlier ones.
+    """Makes requests within a time limit; remembers the members that left requests unanswered.
 
-    Such a member gets no more requests for the time that one may take, and none at all when many
-    hang: so few threads hang. Safe to use from several threads.
+    Such a member gets no requests for a while, and none at all while many of them hang: so only few
+    threads hang. Safe to use from several threads.
     """
 
     def __init__(self, run_within: RunWithin, clock: Clock) -> None:
@@ -69,10 +71,12 @@ class Slowness:
         is_over: Callable[[], bool] | None = None,
         left_as: Callable[[], Member] | None = None,
     ) -> T:
-        """Make a request. Raises TookTooLong, and what the call raises.
+        """Make a request within ``within_s`` seconds. Raises TookTooLong, and what the call raises.
 
-        After one without an answer there is none for ``pause_s``; if None, for as long as one may
-        take. ``left_as`` tells of whom it is one, if of somebody else.
+        While an earlier request to the member is unanswered, TookTooLong is raised at once for
+        ``pause_s`` seconds; if that is None, for ``within_s``. ``left_as`` returns the member to
+        whom an abandoned request is charged, if not to this one. ``go_on``, ``is_over``: see
+        :class:`RunWithin`.
         """
         self._check(member, within_s if pause_s is None else pause_s)
         token, ended, who = object(), [], [member]
@@ -95,7 +99,7 @@ class Slowness:
             raise TookTooLong(str(error)) from None
 
     def bounding(self, place: Storage, epoch: Epoch | None) -> Storage:
-        """A place without whose answers nothing can be done, each request within ``MOST_LAGS``."""
+        """Give each request to a place ``MOST_LAGS`` times as long as usual: it must answer."""
 
         def within(call: Callable[[], T], *, size_bytes: int = 0, count: int = 0) -> T:
             for_s = time_for(epoch, size_bytes=size_bytes, count=count)
@@ -104,7 +108,7 @@ class Slowness:
         return BoundedRequests(place, within)
 
     def is_left(self, member: Member, pause_s: float) -> bool:
-        """Whether an earlier request is not answered, so that there is none for that time."""
+        """Whether a member has left a request unanswered, and gets no others for ``pause_s``."""
         try:
             self._check(member, pause_s)
         except TookTooLong:

@@ -1,9 +1,9 @@
-"""Deleting a data file at some members, because others have it: never the last copies.
+"""Deletes a data file at some members because others have it: never the last copies.
 
-A process that is about to delete may sleep for any time, and others move the file meanwhile. So it
-first puts a note at each member where it will delete ("Moving data" in docs/REPLICATION.md), then
-reads the others' notes, and looks for the copies last. Of two processes that rely on each other's
-copy at least one finds the other's note, and deletes nothing.
+A process that is about to delete may sleep for any time, while others move the file. So it first
+puts a note at each member where it will delete ("Moving data" in docs/REPLICATION.md). Then it
+reads the notes of others, and looks for the other copies last. If two processes rely on each
+other's copy, at least one finds the other's note, and deletes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from txnlog.storage.base import Storage
 
 
 class TrimNote(msgspec.Struct, frozen=True, tag_field="kind", tag="trim"):
-    """Files that a process is about to delete at the note's member."""
+    """The files that a process is about to delete at the member that has the note."""
 
     names: Annotated[tuple[LongName, ...], AnyNumber]
 
@@ -42,7 +42,7 @@ class _Everything(frozenset[str]):
 
 
 EVERYTHING: Final = _Everything()
-"""What is named by a note that cannot be read: any file."""
+"""Every file: a note that cannot be read counts as naming all."""
 _DECODER: Final = msgspec.json.Decoder(TrimNote)
 Noted = dict[Member, frozenset[str]]
 _logger = logging.getLogger(__name__)
@@ -51,9 +51,9 @@ _logger = logging.getLogger(__name__)
 def read_notes(
     agreement: Agreement, epoch: Epoch, members: Collection[Member], *, but: str = ""
 ) -> Noted:
-    """By member, the files that may be deleted there, by all notes but one; or ``EVERYTHING``.
+    """The files that may be deleted, by member, from all notes except ``but``; or ``EVERYTHING``.
 
-    Raises MemberFailed.
+    Raises MemberFailed. CorruptEntry: the notes cannot be listed.
     """
 
     def read(_: Member, storage: Storage) -> frozenset[str]:
@@ -80,13 +80,14 @@ def read_notes(
 
 
 class OpenNote:
-    """A note while its writer deletes."""
+    """A note whose writer is about to delete files, or does so."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.is_used = False
-        """Deletions have begun: if one is not answered, it may take effect late, and the note
-        stays.
+        """Whether deletions have begun: from then on the note stays if the block fails.
+
+        A deletion that is not answered may take effect late.
         """
 
 
@@ -94,7 +95,10 @@ class OpenNote:
 def noted(
     agreement: Agreement, epoch: Epoch, doomed: Mapping[Member, Sequence[str]]
 ) -> Iterator[OpenNote]:
-    """Put a note of the files about to be deleted at members. Raises MemberFailed."""
+    """Keep a note at members within the block, of files about to be deleted there.
+
+    Raises MemberFailed.
+    """
     note = OpenNote(root_names.trim_note(agreement.clock.token()))
 
     def tear_up() -> None:
@@ -117,10 +121,10 @@ def noted(
 def trim(
     agreement: Agreement, epoch: Epoch, surplus: Mapping[str, Collection[Member]], is_sound: IsSound
 ) -> list[str]:
-    """Delete data files at members where they do not belong; returns which were deleted.
+    """Delete data files at members where they do not belong; returns the names of those deleted.
 
-    A file with too few other copies stays, or with one that ``is_sound`` finds damaged, or cannot
-    judge. Nothing is deleted under an epoch that has passed.
+    A file stays if too few others have it, or if ``is_sound`` finds one of their copies damaged, or
+    cannot judge it. Nothing is deleted under an epoch that has passed.
 
     Raises MemberFailed: some may be deleted.
     """
@@ -154,7 +158,7 @@ def _is_enough(
     notes: Noted,
     is_sound: IsSound,
 ) -> bool:
-    """Whether enough others have a file whole, with no process about to delete it there."""
+    """Whether enough others have a file intact, where no process is about to delete it."""
     without = {*members, *(member for member in epoch.in_sync if name in notes[member])}
     wanted = keepers(epoch, name, without)
     if len(wanted) < copies(epoch, name):

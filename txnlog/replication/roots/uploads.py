@@ -1,4 +1,4 @@
-"""One large object on its way to every member at once."""
+"""Uploads one large object to every member at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txnlog.storage.base import Upload
 
 
 class ReplicatedUpload(Upload):
-    """An upload to each member. One that fails on the way gets its copy from another at the end.
+    """An upload to each member. A member that fails on the way gets a copy from another at the end.
 
     ``need`` raises NotEnoughReplicas under an epoch with too few members in sync.
     """
@@ -32,7 +32,7 @@ class ReplicatedUpload(Upload):
         self._whole: set[Member] = set()
         self._size = 0
         self._checksum = 0
-        """Of what was written: what a member has by now may not be that any more."""
+        """CRC-32C of everything written; a member's bytes may be damaged by now."""
         self._ended = False
         with suppress(MemberFailed):
             self._begin(agreement.epoch())
@@ -40,7 +40,10 @@ class ReplicatedUpload(Upload):
             agreement.settle(self._begin)
 
     def _begin(self, epoch: Epoch) -> None:
-        """Begin at members that are to have it. Raises MemberFailed: none of them takes it."""
+        """Begin uploads at members that should have the object.
+
+        Raises MemberFailed: none of them takes it.
+        """
         failed: MemberFailed | None = None
         for member in targets(epoch, self._name):
             if member in self._uploads:
@@ -58,7 +61,7 @@ class ReplicatedUpload(Upload):
             raise failed
 
     def _put_out(self) -> None:
-        """All uploads have failed: a retry must find other members."""
+        """All uploads have failed: put out members that are gone, so that a retry finds others."""
 
         def check(epoch: Epoch) -> None:
             for member in targets(epoch, self._name):
@@ -81,10 +84,11 @@ class ReplicatedUpload(Upload):
     def _each(
         self, call: Callable[[Upload], object], size_bytes: int, *, waits: bool = True
     ) -> StorageError | None:
-        """Make a call of every upload, side by side; those that fail or are slow are dropped.
+        """Make a call of every upload, in parallel; drop uploads that fail or are slow.
 
-        If all are slow, with ``waits`` the first one that ends is waited for: nobody else has what
-        is written, so that it could not be written again.
+        If all are slow, and ``waits`` is true, the first one that ends is waited for: no other
+        member has the data, so it could not be written again. Returns the last failure, if there
+        was one.
         """
         agreement = self._agreement
         began_s, epoch = agreement.clock.monotonic_s(), agreement.epoch()
@@ -131,7 +135,7 @@ class ReplicatedUpload(Upload):
         self._agreement.settle(self._complete, writes=True)
 
     def _complete(self, epoch: Epoch) -> int:
-        """See to it that every member of the epoch that is to have it does."""
+        """Copy the object to members of an epoch that should have it; returns its bytes."""
         self._need(epoch)
         for member in targets(epoch, self._name):
             if member not in self._whole:
@@ -163,7 +167,7 @@ class ReplicatedUpload(Upload):
 
 
 class _Call:
-    """A call of one upload, which may go on when nobody waits for it any more."""
+    """A call of one upload, which may go on after it is abandoned."""
 
     def __init__(self, call: Callable[[], object], upload: Upload) -> None:
         self._call = call
@@ -178,7 +182,7 @@ class _Call:
         return self._once.locked()
 
     def run(self) -> None:
-        """Make the call, once; the upload is dropped at its end if nobody waits for that."""
+        """Make the call, once. If it is abandoned meanwhile, the upload is dropped at its end."""
         if not self._once.acquire(blocking=False):
             raise TookTooLong("it began late, and goes on")
         try:
@@ -193,9 +197,9 @@ class _Call:
                 self._upload.discard()
 
     def outcome(self, slow: StorageError | None) -> StorageError | None:
-        """The call's StorageError, if it has raised one; ``slow`` while it goes on.
+        """The StorageError that the call has raised, or None; ``slow`` while it still runs.
 
-        Raises what else the call has raised.
+        Raises any other error that the call has raised.
         """
         if not self._ended.is_set():
             return slow
@@ -204,7 +208,7 @@ class _Call:
         raise self._error
 
     def drop(self) -> None:
-        """Drop the upload: now, or when the call to it has ended."""
+        """Drop the upload: now, or when the running call has ended."""
         self._left.set()
         if self._ended.is_set() or not self.begun:  # just then: it may not have seen it
             with suppress(StorageError):

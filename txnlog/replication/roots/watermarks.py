@@ -1,4 +1,4 @@
-"""The end of each log at the leader, and at every root in sync: Kafka's high watermark."""
+"""Tells the end of each log at the leader, and at every root in sync: Kafka's high watermark."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from txnlog.replication.roots.listings import portions
 
 @dataclass(frozen=True, slots=True)
 class LogWatermark:
-    """A log in the listings of the roots in sync, made one after the other.
+    """A log's ends in the listings of the roots in sync, which are made one after the other.
 
     ``end_number`` is the number of the leader's next entry. Entries below ``high_watermark`` are at
-    every root in sync; None if one of them does not answer. ``behind`` are members in sync that
-    list less than the leader, or do not answer. A file lost in between is not noticed here:
+    every root in sync; None if one of these does not answer. ``behind`` are members in sync that
+    list less than the leader, or do not answer. A file that is lost in between is not noticed here:
     ``Replicas.verify`` finds it.
     """
 
@@ -32,7 +32,7 @@ class LogWatermark:
 def watermarks(agreement: Agreement) -> list[LogWatermark]:
     """See :meth:`txnlog.replication.Replicas.watermarks`. The leader is listed last.
 
-    Memory is by the number of logs.
+    Memory is in proportion to the number of logs.
     """
     epoch = agreement.refresh()
     followers = [member for member in epoch.in_sync if member != epoch.leader]
@@ -59,7 +59,7 @@ def _watermark(
 
 
 def _ends(agreement: Agreement, epoch: Epoch, member: Member) -> dict[str, int] | MemberFailed:
-    """One more than the highest number in each log's folder."""
+    """By log, one more than the highest number in its folder; or the failure of the member."""
     ends: dict[str, int] = {}
     try:
         agreement.check_mark(epoch, member)

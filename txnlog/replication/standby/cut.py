@@ -1,10 +1,10 @@
-"""The largest consistent part of what was read from a store. Pure.
+"""Finds the largest consistent part of the logs that were read from a store. Pure.
 
-Of the new files of each log, those read after the moment and not before it (the *base*), the
-longest prefix is kept in which nothing rests on a file left out, by the rules of "The cut" in
-docs/REPLICATION.md. So a cut goes back, from everything read, until nothing changes. It never goes
-back before the moment: whatever is left out rests on something that came after it, so it came after
-it itself.
+The new files of a log are those read after the moment, and not before it (the *base*). Of these the
+longest prefix is kept in which nothing rests on a file that is left out, by the rules of "The cut"
+in docs/REPLICATION.md. So the cut begins with everything that was read, and goes back until nothing
+changes. It never goes back before the moment. A file is only left out if it rests on something that
+came after the moment; so the file came after the moment itself.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from txnlog.state.transaction import (
 )
 
 LogKey: TypeAlias = tuple[Literal["topic", "group"], str]
-"""A log, as a decision's list names it."""
+"""A log, as the list in a decision names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """One entry of a log: its transaction, and in a topic where its records begin by partition."""
+    """An entry of a log: its number, its transaction, and its first offset by partition."""
 
     number: int
     transaction: TransactionRef | None
@@ -35,7 +35,7 @@ class Placed:
 
 
 class Need(NamedTuple):
-    """Records before ``offset`` must be in the cut if a group has read them."""
+    """A group's committed offset: the records before it must be in the cut, if they exist."""
 
     topic: str
     partition: int
@@ -45,9 +45,10 @@ class Need(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A new file of a log: its entries, which end before entry ``end``.
+    """A new file of a log, with its entries; ``end`` is the number after the last one.
 
-    ``ends`` are the end offsets of a topic's partitions after it, and ``topic_id`` its id then.
+    In a topic's log, ``ends`` are the partitions' end offsets after the file, and ``topic_id`` is
+    the topic's id then.
     """
 
     number: int
@@ -60,7 +61,11 @@ class NewFile:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """A log as it was read: up to ``next_entry`` before the moment, and its new files."""
+    """A log as it was read: before the moment, up to entry ``next_entry``, and its new files.
+
+    ``undecided`` are entries from before the moment without an outcome. ``ends`` and ``topic_id``
+    are those of the topic at the moment.
+    """
 
     next_entry: int
     undecided: tuple[Placed, ...] = ()
@@ -73,17 +78,17 @@ _EndsById: TypeAlias = Mapping[str | None, Sequence[int]]
 
 
 def _ends_by_id(part: LogPart) -> _EndsById:
-    """How far a topic's partitions were read to reach, by its id: it may be made anew."""
+    """By topic id, the end offsets of the partitions that were read; a topic may be recreated."""
     ends = {part.topic_id: part.ends}
     return ends | {file.topic_id: file.ends for file in part.files}  # each the furthest of its id
 
 
 class Cut:
-    """The longest consistent part of logs: of what was read of each, of groups before topics.
+    """The longest consistent part of logs that were read.
 
-    ``histories`` are, by transactional id, its states from the one on that was its newest before
-    the moment. None at all: the id was begun after they were read. An id that is missing here has
-    no state that could be read: its transactions stay undecided.
+    ``histories`` has, by transactional id, the states that were read, beginning with the newest one
+    before the moment. An empty history: the id was begun after the histories were read. If an id is
+    missing, none of its states could be read, and its transactions stay undecided.
     """
 
     def __init__(
@@ -94,32 +99,32 @@ class Cut:
         self._logs = logs
         self._histories = histories
         self.files = {key: len(part.files) for key, part in logs.items()}
-        """How many new files of each log are in it."""
+        """How many new files of each log are in the cut."""
         self.states = {name: len(states) - 1 for name, states in histories.items()}
-        """The index of each id's newest state in it."""
+        """The index of each id's newest state in the cut; -1 if it has none."""
         reached = {key: _ends_by_id(part) for key, part in logs.items() if key[0] == "topic"}
         while self._hold_back_decisions() | self._hold_back_entries() | self._hold_back(reached):
             pass
 
     def end(self, key: LogKey) -> int:
-        """The entry before which a log ends in it."""
+        """The number of a log's first entry after the cut."""
         part, count = self._logs[key], self.files[key]
         return part.files[count - 1].end if count else part.next_entry
 
     def state(self, transactional_id: str) -> TransactionState | None:
-        """The newest state of an id in it; None if none was read, or none had been put."""
+        """An id's newest state in the cut; None if there is none."""
         states = self._histories.get(transactional_id)
         return states[self.states[transactional_id]] if states else None
 
     def history(self, transactional_id: str) -> Sequence[TransactionState]:
-        """All states of an id that were read and are in it."""
+        """All states of an id that were read and are in the cut."""
         states = self._histories.get(transactional_id, ())
         return states[: self.states[transactional_id] + 1] if states else ()
 
     def outcome(
         self, key: LogKey, number: int, transaction: TransactionRef
     ) -> Outcome | Literal["past"] | None:
-        """An entry's outcome by the newest state; see ``decide_entry``."""
+        """An entry's outcome by its id's newest state in the cut; see ``decide_entry``."""
         state = self.state(transaction.transactional_id)
         if state is None:
             return None
@@ -164,7 +169,7 @@ class Cut:
         return True
 
     def _hold_back(self, reached: Mapping[LogKey, _EndsById]) -> bool:
-        """Offsets whose records were read but are not decided here: they are later."""
+        """Leave out group offsets whose records were read but are undecided in the cut."""
         changed = False
         stable: dict[LogKey, Sequence[int]] = {}
         for key, part in self._logs.items():
@@ -198,12 +203,12 @@ class Cut:
         return part.files[count - 1].topic_id if count else part.topic_id
 
     def _ends(self, key: LogKey) -> Sequence[int]:
-        """By partition, the end offsets, as far as the cut goes."""
+        """By partition, the end offsets in the cut."""
         part, count = self._logs[key], self.files[key]
         return part.files[count - 1].ends if count else part.ends
 
     def _stable_offsets(self, key: LogKey) -> list[int]:
-        """By partition, the last stable offset, as far as the cut goes."""
+        """By partition, the last stable offsets in the cut."""
         part, count = self._logs[key], self.files[key]
         files = part.files[:count]
         ends = [*self._ends(key)]

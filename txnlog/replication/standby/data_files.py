@@ -1,8 +1,9 @@
 """Copies the data that a standby's next round needs: each file once.
 
-Segments placed by a topic's entries up to a number are known to be copied, so a round only looks
-for later ones: its cost depends on what is new. A process that was killed, or failed, during a
-round has copied some of those: they are looked for first, so each attempt resumes the last one.
+Segments that a topic's entries have placed up to a number are known to be copied. A round only
+looks for later ones, so its cost depends on the amount of new data. If a process was killed or
+failed during a round, it may have copied some of those. They are looked for first, so each attempt
+resumes the last one.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from txnlog.storage.base import CannotReplace, Storage
 from txnlog.storage.forwarding import ForwardingStorage
 
 _AT_ONCE = 64
-"""So many of those that are lost are looked for in each round."""
+"""So many of the lost files are looked for in each round."""
 
 
 class _Copied(ForwardingStorage):
-    """A source, and one of its files as it was copied."""
+    """A source in which one file has the bytes that were copied."""
 
     def __init__(
         self, inner: Storage, name: str, size_bytes: int, read: Callable[[int, int], bytes]
@@ -56,7 +57,7 @@ class _Copied(ForwardingStorage):
 class DataFileCopier:
     """Copies segments and manifests from a source to a standby.
 
-    ``make_judge`` makes what judges files of which only the names are known.
+    ``make_judge`` makes a function that judges files of which only the names are known.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class DataFileCopier:
         self._is_known: set[str] = set()  # topics without files of failed attempts
         self._manifests: dict[str, set[str]] = {}  # by topic: those known to be durable
         self.lost: set[str] = set()
-        """Files that the source should have, but lacks, or has whole nowhere."""
+        """Files that the source should have, but lacks, or has damaged everywhere."""
         self._damaged: set[str] = set()
         self._looked_for = ""
         self.files = 0
@@ -82,11 +83,11 @@ class DataFileCopier:
     def copy(
         self, log: TopicLog, state: TopicState, shown_before: int, in_round_before: int = 0
     ) -> None:
-        """Copy the segments of a topic's state, and the manifests that it refers to.
+        """Copy the segments that a topic's state names.
 
-        The state is the source's, or one that is cut from it; its segments are those of entries
-        before ``shown_before``. What those before ``in_round_before`` have placed may have to be
-        copied again, and is not read to see whether it is whole: a round has said so.
+        The state is the source's, or one cut from it. Segments that entries before ``shown_before``
+        placed are known to be copied. Those of entries before ``in_round_before`` are in a round:
+        they may have to be copied again, but copies that are there are not read to judge them.
 
         Raises SourceMoved: a file is gone because it was released since. StorageError.
         """
@@ -129,7 +130,7 @@ class DataFileCopier:
         self._there.pop(log.name, None)
 
     def forget(self, topic: str) -> None:
-        """Look again for segments of earlier entries: they may be missing."""
+        """Look for all segments of a topic again in the next copy: some may be missing."""
         self._reached.pop(topic, None)
         self._there.pop(topic, None)
         self._is_known.discard(topic)
@@ -157,11 +158,11 @@ class DataFileCopier:
     def _left_over(
         self, topic: str, wanted: Iterable[str], is_whole: IsSound, *, is_first: bool
     ) -> set[str]:
-        """Return which of these files a killed or failed attempt has copied whole.
+        """Find those of the wanted files that a killed or failed attempt has copied, undamaged.
 
         They are durable when this returns. It takes one listing if the topic is copied for the
-        first time, else a request for each file; and each that no round has told of is read. What
-        was damaged at the source is lost until it is copied again.
+        first time, else a request for each file; and each that no round has is read. Files that
+        were copied damaged count as lost until they are copied again.
         """
         there = self._there.setdefault(topic, set())
         if topic in self._is_known:
@@ -190,7 +191,7 @@ class DataFileCopier:
         return there
 
     def _copy(self, paths: list[str], is_whole: IsSound = lambda *_: True) -> Iterator[str]:
-        """Copy files, each from where it is whole, if it is anywhere; yields missing ones."""
+        """Copy files, each from an undamaged copy if there is one; yields the missing ones."""
         found: dict[str, int | None] = {}
 
         def copy(path: str) -> None:
@@ -224,9 +225,10 @@ class DataFileCopier:
         return 0
 
     def _copy_if_whole(self, source: Storage, path: str, is_whole: IsSound) -> int | None:
-        """Copy a file; None, and it is not there, if it is damaged.
+        """Copy a file; returns its bytes, or None if it is damaged, and then does not copy it.
 
-        It is judged before it is put; what is large where it was put, so as to be read once here.
+        A small file is judged before it is put. A large one is judged at the standby, and deleted
+        if it is damaged, so that the source is read once.
         """
         data = source.get_range(path, 0, CHUNK_BYTES)
         if len(data) < CHUNK_BYTES:
@@ -246,7 +248,10 @@ class DataFileCopier:
         return None
 
     def _put_whole(self, path: str, data: bytes) -> None:
-        """A round may show it: where the storage can, its name is never free."""
+        """Put a small file; replace a damaged one, in one step if the storage can.
+
+        A round may show the damaged one.
+        """
         try:
             put_same(self._target, path, data)
         except (Diverged, StorageError):
@@ -261,7 +266,10 @@ class DataFileCopier:
     def _judge_missing(
         self, log: TopicLog, state: TopicState, missing: Mapping[str, FileKey]
     ) -> None:
-        """Files that are gone at the source: rightly, by now, or lost there too."""
+        """Find out whether the source has deleted missing files, or lost them; note lost ones.
+
+        Raises SourceMoved: some were deleted. StorageError: the source is not mounted.
+        """
         needed = _needed(log, state, missing.values())
         gone = {path for path, key in missing.items() if key in needed}
         if not any(not names.is_accelerator(path) for path in gone):
@@ -286,9 +294,9 @@ class DataFileCopier:
             ) from error
 
     def look_for_lost(self) -> None:
-        """Copy files that were lost at the source, and are there now: some of them each time.
+        """Try to copy files that the source had lost: each time some of them, in turn.
 
-        Of damaged ones, which are read, one. Raises StorageError.
+        Damaged files must be read, so each time there is one of these at most. Raises StorageError.
         """
         after = sorted(path for path in self.lost if path > self._looked_for)
         some = after[:_AT_ONCE] or sorted(self.lost)[:_AT_ONCE]
@@ -300,7 +308,7 @@ class DataFileCopier:
             self.lost -= {*some}.difference(missing) - self._damaged
 
     def drop_released(self, log: TopicLog, state: TopicState) -> None:
-        """Files to which a topic does not lead any more are not lost.
+        """Drop from ``lost`` the files of a topic that it no longer names.
 
         Raises CorruptEntry, StorageError.
         """
@@ -312,9 +320,9 @@ class DataFileCopier:
 
 
 def _needed(log: TopicLog, state: TopicState, files: Iterable[FileKey]) -> set[FileKey]:
-    """Those of some files that the topic places, and not only for aborted appends.
+    """Those of some files that a topic's state places, without files of aborted appends only.
 
-    Those have lost nothing with their file: their writer may have slept until it was deleted.
+    Nothing is lost with these: their writer may have slept until the file was deleted.
     """
     asked = {*files}
     entries: dict[FileKey, set[int]] = {}
@@ -332,7 +340,10 @@ def _needed(log: TopicLog, state: TopicState, files: Iterable[FileKey]) -> set[F
 
 
 def _placed_since(log: TopicLog, state: TopicState, first: int) -> Iterator[tuple[int, Segment]]:
-    """The segments that entries from ``first`` on have placed, by partition: rewrites' too."""
+    """The segments that entries from ``first`` on have placed, with their partitions.
+
+    Segments of rewrites are among them.
+    """
     for number, partition in enumerate(state.partitions):
         for segment in partition.segments:
             if segment.entry >= first:

@@ -1,9 +1,10 @@
-"""One round of a standby: the source is copied, then one put makes the copy visible.
+"""Makes the rounds of a standby: copies the source, then makes the copy visible by one put.
 
-1. At first the data of all topics is copied, however long that takes: nobody sees it.
+1. Before a process makes its first round, the data of all topics is copied, however long that
+   takes: nobody sees it.
 2. The source is read as one consistent state (``source.py``), and newer data is copied.
 3. The logs of that state are put under the name of this attempt, each as a checkpoint.
-4. The round is put, if absent: from then on it is what the standby shows.
+4. The round is put, if absent: from then on the standby shows it.
 """
 
 from __future__ import annotations
@@ -58,15 +59,16 @@ _ATTEMPTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """The cost of one round. It shows everything acknowledged at ``reached_ms``.
+    """One round and what it cost. It shows everything acknowledged at ``reached_ms``.
 
-    ``lost`` are data files that the source should have, but lacks, or has whole nowhere.
+    ``reached_ms`` is in Unix milliseconds. ``files`` and ``bytes`` count copied data. ``lost``
+    names data files that the source should have, but lacks, or has damaged everywhere.
     """
 
     round: int
     reached_ms: int
     logs: int
-    """Logs that have changed since the round before."""
+    """How many logs have changed since the round before."""
     files: int
     bytes: int
     lost: tuple[str, ...]
@@ -74,7 +76,7 @@ class Followed:
 
 @dataclass(frozen=True, slots=True)
 class _NewestFile:
-    """The newest file of a log as an attempt has put it: the log must continue from it."""
+    """The newest file of a log as an attempt has put it: the source's log must continue from it."""
 
     attempt: str
     number: int
@@ -88,20 +90,20 @@ class _NewestFile:
 class Follower:
     """Keeps a standby: a copy of a store in another folder. One process is enough; more do no harm.
 
-    Each call of ``follow`` makes one round. Until the next one the standby shows what the store had
-    then; ``txnlog.open(url)`` reads it. See docs/REPLICAS.md.
+    Each call of ``follow`` makes one round. Until the next round the standby shows the store as it
+    was then; ``txnlog.open(url)`` reads it. See docs/REPLICAS.md.
 
     Args:
         store: the source.
         url: the standby's path or URL, on any filesystem, or its open storage: an empty folder, or
             a standby of the same store.
-        storage_options: for its filesystem.
+        storage_options: for the standby's filesystem.
         unsafe_single_writer: as for :func:`txnlog.open`.
 
     Raises:
         NotAStore, StoreExists: the folder holds something else.
-        InvalidOption: it is the source's own, or one lies in the other.
-        UnsupportedFilesystem: its filesystem cannot carry a store.
+        InvalidOption: the folder is the source's own, or one lies in the other.
+        UnsupportedFilesystem: the folder's filesystem cannot carry a store.
     """
 
     def __init__(
@@ -132,7 +134,7 @@ class Follower:
         self._standing: StandbyState | None = None
         self._newest_files: dict[str, _NewestFile] = {}
         self._read_anew: set[str] = set()
-        """Logs for which it is unknown whether the source continues from the standby's state."""
+        """Folders of logs that may not continue from the standby's state, and are read in full."""
         self._store_file = self._read_store_file()
         check_outside(opened)
         self._failed: set[str] = set()
@@ -191,9 +193,9 @@ class Follower:
         )
 
     def sweep(self) -> int:
-        """Delete data to which nothing here refers, and that the source no longer has.
+        """Delete data that the standby does not refer to, and that the source no longer has.
 
-        It lists everything, so call it now and then. Returns how many files were deleted.
+        This lists everything, so call it now and then. Returns how many files were deleted.
 
         Raises:
             StorageError: the source or the standby fails; the next call goes on.
@@ -213,7 +215,7 @@ class Follower:
             raise StorageError(f"{source.url} was cleaned up while it was read: {error}") from error
 
     def _copy_ahead(self, before: Round | None) -> None:
-        """Copy what may take hours first, so that the state shown afterwards is not as old."""
+        """Copy data ahead of the first round: it may take hours, and the state is read later."""
         for log in self._source.topics():
             log.refresh()
             known = before.logs.get(log.log.folder) if before else None
@@ -255,9 +257,9 @@ class Follower:
     # -- the source ------------------------------------------------------------------------------
 
     def _check_source(self, view: SourceView, before: Round | None) -> None:
-        """Check that the source is still the same store: an unmounted disk has no topics.
+        """Check that the source is still the same store, and lacks nothing that the standby has.
 
-        Raises StorageError.
+        A disk that is not mounted has no topics. Raises StorageError.
         """
         self._check_store_file()
         if before is not None:
@@ -293,7 +295,11 @@ class Follower:
         )
 
     def _check_that_logs_go_on(self, view: SourceView, known: Mapping[str, LogVersion]) -> None:
-        """Raises StorageError: one does not. SourceMoved: nobody can tell, so all is read again."""
+        """Check that logs which have changed continue from the standby's state.
+
+        Raises StorageError: one does not. SourceMoved: that cannot be known of one, so all is read
+        again.
+        """
         changed = [
             (one, version)
             for one in view.logs
@@ -314,10 +320,10 @@ class Follower:
         raise SourceMoved(f"{unsure[0].log.log.folder} was cleaned up since the standby followed")
 
     def _goes_on(self, one: SourceLog, known: LogVersion) -> bool:
-        """Whether a log continues where the standby ended; False: it cannot be told.
+        """Whether a log continues where the standby ended; False if that cannot be known.
 
-        A source that was restored, or elected an unclean leader, may have put other entries under
-        the same numbers since. Raises StorageError if it has.
+        A source that was restored, or has elected an unclean leader, may have other entries of the
+        same numbers. Raises StorageError: it has.
         """
         shown = find_shown(self._logs.storage)
         if shown is not None and not shown.standing(fresh=False).is_promoted:
@@ -427,7 +433,7 @@ class Follower:
         return round_, sum(version.attempt == attempt for version in changed)
 
     def _delete_failed(self) -> None:
-        """Make room: where that is missing no round comes, with which they would be deleted."""
+        """Delete the files of failed attempts: a full disk takes no further round before that."""
         for attempt in [*self._failed]:
             with suppress(StorageError):  # the next time does it
                 delete_attempt(self._target, attempt)
@@ -436,8 +442,11 @@ class Follower:
     def _confirm(self, folders: Collection[str], view: SourceView) -> None:
         """Make sure that the newest files of these logs are durable at the source.
 
-        After a power cut others would have their numbers, which the standby never shows. Of roots
-        it is not asked: it would need as many in sync as a writer does. Raises StorageError.
+        Else, after a power cut, other entries would have their numbers, and the standby would never
+        show those. A source on several roots is not asked: it would need as many of them in sync as
+        a writer does.
+
+        Raises StorageError.
         """
         if find_replicated(self._logs.storage) is not None:
             return
@@ -454,7 +463,7 @@ class Follower:
     def _version(
         self, one: SourceLog, attempt: str, known: LogVersion | None, files: dict[str, bytes]
     ) -> LogVersion:
-        """A round's version of a topic's or a group's log; ``files`` gets its new files."""
+        """A round's version of a topic's or a group's log; its new files are added to ``files``."""
         state, log, folder = one.state, one.log, one.log.log.folder
         version = _version_of(one, attempt)
         is_sure = known is not None and folder not in self._read_anew
@@ -504,5 +513,5 @@ def _version_of(one: SourceLog, attempt: str) -> LogVersion:
 
 
 def _kept(version: LogVersion, known: LogVersion | None) -> LogVersion:
-    """The existing version, if it says the same."""
+    """The known version if it shows the same state, else the new one."""
     return known if known is not None and version.shows_same(known) else version

@@ -1,8 +1,8 @@
-"""A standby becomes a store of its own, which continues from the last round.
+"""Makes a standby a store of its own, which continues from the last round.
 
-1. The next round says that it was promoted: no follower, however late, puts another one.
+1. The next round says that the standby was promoted. No follower, however late, puts another one.
 2. The files of the last round are put where every store has them. Nobody reads them there yet.
-3. The file that makes a folder a store is put: from then on it is one.
+3. The file that makes a folder a store is put. From then on the standby is a store.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ _ATTEMPTS = 20
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """The content of a standby that is a store of its own now, or would be.
+    """What a standby has that is a store of its own now, or would be.
 
-    ``missing``: by partition, how many offsets the source had assigned beyond those here; None if
-    it could not be asked (``why_unknown`` tells why). ``unfinished`` are the transactional ids
-    whose transactions were open at the last round: they are aborted when their timeout has passed.
+    ``round`` is the round that it continues from, ``reached_ms`` the time of that, in Unix
+    milliseconds. ``missing`` says by partition how many offsets the source had assigned beyond
+    those here; None if the source could not be asked, for the reason ``why_unknown``.
+    ``unfinished`` are the transactional ids whose transactions were open in that round: they are
+    aborted after their timeout.
     """
 
     url: str
@@ -50,8 +52,8 @@ class Promotion:
 def promote(target: Storage, clock: Clock) -> Round:
     """Make a standby a store; returns the round that it continues from. May be repeated.
 
-    Raises InvalidOption: it is not a standby, or has nothing to show yet. StorageError: it may be
-    half done: call it again.
+    Raises InvalidOption: this is no standby, or it has no round yet. StorageError: the promotion
+    may be half done, so call it again.
     """
     rounds = Rounds(target, clock)
     for _ in range(_ATTEMPTS):
@@ -91,11 +93,12 @@ def _move(target: Storage, at: str, name: str) -> None:
 
 
 def open_source(url: str, here: str, options: Mapping[str, object] | None, clock: Clock) -> Storage:
-    """The storage of a standby's source, which may have several roots.
+    """Open a standby's source, which may have several roots.
 
-    ``url`` is the source's, as the standby names it; ``here`` the standby's, as the user does.
+    ``url`` is the source's, as the standby names it; ``here`` is the standby's, as the user gave
+    it.
 
-    Raises TxnlogError: it cannot be opened, or is at a place that the user has not named.
+    Raises TxnlogError: the source cannot be opened, or is at a place that the user has not named.
     """
     reach = Reach(options, [here])
     storage = open_storage(url, reach.options_for(url))
@@ -112,7 +115,7 @@ def open_source(url: str, here: str, options: Mapping[str, object] | None, clock
 def find_missing(source: Logs, here: Logs) -> dict[TopicPartition, int]:
     """By partition, how many offsets a source has assigned beyond those here.
 
-    Raises TxnlogError if it cannot be read, or is another store by now.
+    Raises TxnlogError: the source cannot be read, or is another store by now.
     """
     url = source.storage.url
     if source.storage.get(names.STORE_FILE) != here.storage.get(names.STORE_FILE):
@@ -134,7 +137,7 @@ def find_missing(source: Logs, here: Logs) -> dict[TopicPartition, int]:
 
 
 def unfinished_ids(here: Logs) -> tuple[str, ...]:
-    """The ids whose newest state says that a transaction is open or being ended."""
+    """The transactional ids with an open or ending transaction, or a state that cannot be read."""
     found = []
     for name in here.transactions.ids():
         try:

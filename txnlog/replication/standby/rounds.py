@@ -1,7 +1,8 @@
-"""The rounds of a standby: each is one consistent state of its source, and one put decides it.
+"""The rounds of a standby: each is one consistent state of its source, decided by one put.
 
-What they name is told by "Standbys" in docs/REPLICATION.md. Expired ids are many, and hardly ever
-change: they lie in a list of their own, which stays, and which is read only by who asks for one.
+"Standbys" in docs/REPLICATION.md says what a round names. Expired ids are many, and hardly ever
+change. So they are in a list of their own, which several rounds share, and which is read only when
+one of them is asked for.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ _ATTEMPTS = 20
 
 
 class LogVersion(msgspec.Struct, frozen=True, array_like=True):
-    """A log in a round: the attempt that has put its files, and what distinguishes it from others.
+    """A log in a round: the attempt that has put its files, and what differs between versions.
 
-    ``undecided`` are its undecided entries, ``manifest_list`` the number of its list; -1 for none.
+    ``next_entry`` is the number after the log's last entry. ``undecided`` are its undecided
+    entries, ``manifest_list`` is the number of its list; -1 if it has none.
     """
 
     attempt: Name
@@ -45,11 +47,11 @@ class LogVersion(msgspec.Struct, frozen=True, array_like=True):
     manifest_list: CounterOrNone = -1
 
     def shows_same(self, other: LogVersion | None) -> bool:
-        """Whether another version says the same about the log, whichever attempt put it."""
+        """Whether another version shows the log in the same state, whichever attempt put it."""
         return other is not None and msgspec.structs.replace(other, attempt=self.attempt) == self
 
     def folders(self, log: str) -> list[str]:
-        """Where the files of this version of a log lie, in the folder of its attempt."""
+        """The folders of this version's files, below the folder of its attempt."""
         if self.manifest_list < 0:
             return [log]
         return [log, f"{log.rpartition('/')[0]}/manifests"]
@@ -58,9 +60,9 @@ class LogVersion(msgspec.Struct, frozen=True, array_like=True):
 class Round(msgspec.Struct, frozen=True, tag_field="kind", tag="round"):
     """A round: everything that the source had acknowledged at a time.
 
-    ``reached_ms`` is that time, by the follower's clock. ``logs`` has all logs but those of expired
-    ids; ``expired`` is the attempt that has put the list of these, empty if there are none.
-    ``lost`` are data files that the source itself should have, but lacks.
+    ``reached_ms`` is that time, in Unix milliseconds of the follower's clock. ``logs`` has all logs
+    except those of expired ids. ``expired`` is the attempt that has put the list of these; "" if
+    there are none. ``lost`` names data files that the source should have, but lacks.
     """
 
     number: Counter
@@ -74,7 +76,7 @@ class Round(msgspec.Struct, frozen=True, tag_field="kind", tag="round"):
 
 
 class ExpiredIds(msgspec.Struct, frozen=True, tag_field="kind", tag="expired"):
-    """The logs of expired ids: their next entries, by log, by the attempt that has put the file."""
+    """The next entries of expired ids' logs: by the attempt that put a log's file, then by log."""
 
     most_bytes: ClassVar[int] = MOST_STATE_BYTES
 
@@ -82,7 +84,7 @@ class ExpiredIds(msgspec.Struct, frozen=True, tag_field="kind", tag="expired"):
 
     @classmethod
     def of(cls, versions: Mapping[str, LogVersion]) -> ExpiredIds:
-        """The list of these versions of logs."""
+        """Make the list of these versions of logs."""
         attempts: dict[str, dict[str, int]] = {}
         for log, version in versions.items():
             attempts.setdefault(version.attempt, {})[log] = version.next_entry
@@ -98,7 +100,7 @@ class ExpiredIds(msgspec.Struct, frozen=True, tag_field="kind", tag="expired"):
 
 
 class Promoted(msgspec.Struct, frozen=True, tag_field="kind", tag="promoted"):
-    """The standby is a store of its own from here on: it continues from round ``last``."""
+    """The standby was promoted: it is a store of its own, which continues from round ``last``."""
 
     number: Counter
     nonce: Name
@@ -112,7 +114,10 @@ _EXPIRED_DECODER = msgspec.json.Decoder(ExpiredIds)
 
 @dataclass(frozen=True, slots=True)
 class StandbyState:
-    """The newest round of a standby, and whether it was promoted since."""
+    """The newest round of a standby, and whether the standby was promoted since.
+
+    ``number`` is that of the promotion then, else of the round.
+    """
 
     number: int
     round: Round
@@ -129,9 +134,11 @@ class Rounds:
         self._expired: tuple[str, Mapping[str, LogVersion]] = "", {}
 
     def newest(self, known: StandbyState | None = None) -> StandbyState | None:
-        """The newest round; None if there is none yet. Raises CorruptEntry, UnsupportedVersion.
+        """Read the newest round; None if there is none yet.
 
-        Of one that is ``known`` older ones are not listed, and it is not read again.
+        If one is ``known``, older ones are not listed, and it is not read again.
+
+        Raises CorruptEntry, UnsupportedVersion, StorageError.
         """
         after = names.log_file_prefix(known.number) if known else ""
         for _ in range(_ATTEMPTS):
@@ -152,7 +159,7 @@ class Rounds:
         )
 
     def read(self, number: int) -> Round | None:
-        """One round; None if it was deleted."""
+        """Read one round; None if it was deleted."""
         path = root_names.round_file(number)
         if number not in self._read:
             try:
@@ -163,13 +170,13 @@ class Rounds:
         return self._read[number]
 
     def forget(self, end: int) -> None:
-        """Keep no round before round ``end`` in memory."""
+        """Drop rounds before ``end`` from memory."""
         self._read = {number: read for number, read in self._read.items() if number >= end}
 
     def expired(self, round_: Round) -> Mapping[str, LogVersion]:
-        """The versions of expired ids' logs in a round, read if they are not those read last.
+        """The versions of expired ids' logs in a round. The last list read is kept in memory.
 
-        Raises ObjectNotFound: they are gone: there are newer rounds since. CorruptEntry,
+        Raises ObjectNotFound: the list is gone, since there are newer rounds. CorruptEntry,
         UnsupportedVersion.
         """
         attempt = round_.expired
@@ -186,7 +193,10 @@ class Rounds:
         return {**round_.logs, **self.expired(round_)}
 
     def put(self, entry: Round | Promoted) -> bool:
-        """Put the next one; False if another process was first. Raises StorageError: unknown."""
+        """Put the next round; False if another process was first.
+
+        Raises StorageError: it is unknown whether the round was put.
+        """
         assert self._clock is not None
         path = root_names.round_file(entry.number)
         is_ours = create_once(self.storage, path, envelope.encode(entry), self._clock)

@@ -1,12 +1,12 @@
 """Reads one consistent state of a store while others write.
 
-Everything is read twice: before a moment, and after it the new files of the logs and the states of
-all transactional ids. ``cut.py`` finds the consistent part; here the states of the logs are folded
-up to it. Nothing is written to the source.
+Everything is read before a moment. After the moment, the new files of the logs and the states of
+all transactional ids are read. ``cut.py`` finds the consistent part of that, and here the states of
+the logs are folded up to it. Nothing is written to the source.
 
-A log whose names were freed between the two readings must be read again. So that it does not
-happen again, however many logs there are, such a log is *busy* from then on: it is read last before
-the moment, and first after it.
+If names of a log were freed between the two readings, it must be read again. To keep that from
+happening over and over where there are many logs, such a log is *busy* from then on: it is read
+last before the moment, and first after it.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ T = TypeVar("T")
 
 
 class SourceMoved(Exception):
-    """What was read is inconsistent, because of cleaning meanwhile: read again."""
+    """What was read is inconsistent, because of cleaning meanwhile: read it again."""
 
 
 @contextmanager
 def noticing_deletion(log: TopicLog, state: TopicState) -> Iterator[None]:
-    """Look for what a topic's state names: it goes if the topic is deleted, or made anew.
+    """Raise SourceMoved if files that a topic's state names are gone because the topic was deleted.
 
-    Raises SourceMoved; CorruptEntry: it is the same topic still, and damaged.
+    Raises CorruptEntry: it is still the same topic, and is damaged.
     """
     try:
         yield
@@ -75,9 +75,9 @@ def noticing_deletion(log: TopicLog, state: TopicState) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Read:
-    """One log as read: its state before the moment, and the entries of its new files.
+    """One log as read: its state before the moment, and the entries of its new files, by number.
 
-    ``data`` has the bytes of files that were read, by their names within the store.
+    ``data`` has the bytes of files that were read, by their names in the store.
     """
 
     log: TopicLog | GroupLog
@@ -92,8 +92,9 @@ class _Read:
 class SourceLog:
     """One log for a round.
 
-    ``files`` are those of its undecided entries, and the newest one. ``markers`` are the outcomes
-    of other entries in these files, by their markers. ``data`` has files that were read.
+    ``files`` are the numbers of its newest file, and of those with undecided entries. ``markers``
+    are the outcomes of other entries in these files, by entry. ``data`` has the bytes of files that
+    were read, by name.
     """
 
     log: TopicLog | GroupLog
@@ -106,10 +107,11 @@ class SourceLog:
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
-    """One consistent state of a source.
+    """One consistent state of a source, as of ``reached_ms`` (Unix milliseconds).
 
-    ``heads`` are the newest states of transactional ids, by id, and ``expired`` the numbers of
-    those that are gone. ``damaged`` are ids whose newest state cannot be read.
+    ``heads`` are the newest states of transactional ids and their numbers, by id. ``expired`` are
+    the numbers of the last states of ids that have expired. ``damaged`` are ids whose newest state
+    cannot be read.
     """
 
     reached_ms: int
@@ -120,7 +122,7 @@ class SourceView:
 
 
 class FollowedSource:
-    """The followed store. Its open logs are refreshed, but not settled."""
+    """The store that is followed. Its open logs are refreshed, but not settled."""
 
     def __init__(self, logs: Logs) -> None:
         self.logs = logs
@@ -130,11 +132,11 @@ class FollowedSource:
         """The folders of logs whose names were freed once while a round was made."""
 
     def topics(self) -> list[TopicLog]:
-        """The logs of all topics, as last read, if they were."""
+        """The logs of all topics, which are not refreshed here."""
         return [self.logs.topic(name) for name in list_topics(self._storage)]
 
     def look(self) -> SourceView:
-        """Read everything. A few requests for each log and id, and reads of new files.
+        """Read one consistent state: a few requests for each log and id, and reads of new files.
 
         Raises SourceMoved, StorageError, CorruptEntry.
         """
@@ -191,7 +193,7 @@ class FollowedSource:
             return None
 
     def _refresh(self, logs: Sequence[TopicLog]) -> dict[str, ManifestList | None]:
-        """Refresh topics; returns the manifest list for the settled appends of each."""
+        """Refresh topics; returns for each the manifest list of its settled appends."""
         found = self._storage.gather(partial(_refresh_topic, log) for log in logs)
         return dict(zip((log.name for log in logs), found, strict=True))
 
@@ -204,7 +206,7 @@ class FollowedSource:
         return names.transaction_log(transactional_id) in self.busy
 
     def _note_if_moved(self, folder: str, read: Callable[[], T]) -> T | SourceMoved:
-        """What was read of a log, or the error after which it is busy."""
+        """The result of ``read``, or its SourceMoved: then the log counts as busy."""
         try:
             return read()
         except SourceMoved as error:
@@ -214,7 +216,7 @@ class FollowedSource:
     def _histories(
         self, ids: Iterable[str], known: Mapping[str, Head]
     ) -> dict[str, tuple[int, Sequence[TransactionState]]]:
-        """By id, the number of its first state that counts, and the states from there on."""
+        """By id, the number of the first state that counts, and the states from there on."""
         chosen = sorted({*ids} - self._damaged)
         found = self._storage.gather(
             partial(
@@ -258,12 +260,12 @@ class FollowedSource:
         raise SourceMoved(f"{folder} was cleaned up while it was read")
 
     def _find_beginning(self, transactional_id: str) -> int:
-        """The number of an id's first state since it has last expired."""
+        """The number of an id's first state since it last expired."""
         expired = self.logs.transactions.expired(transactional_id)
         return expired.number + 1 if expired else 0
 
     def _expired(self, states: Mapping[str, object]) -> dict[str, int]:
-        """The ids of which only the last state is left, and its number."""
+        """The ids of which only a copy of the last state is left, with its number."""
         found: dict[str, int] = {}
         for name, _ in self._storage.list_all(names.EXPIRED):
             folder, _, last = name.rpartition("/")
@@ -280,7 +282,7 @@ class FollowedSource:
         states: dict[str, Sequence[TransactionState]],
         expired: Mapping[str, int],
     ) -> None:
-        """The ids that transactions name but that were not listed."""
+        """Add to ``states`` the ids that transactions name, but that were not listed."""
         owners = {
             entry.transaction.transactional_id
             for one in read.values()
@@ -300,7 +302,7 @@ class FollowedSource:
         logs: Sequence[TopicLog] | Sequence[GroupLog],
         manifests: Mapping[str, ManifestList | None],
     ) -> list[_Read]:
-        """What is new in each of these logs, the busy ones first."""
+        """Read the new entries of logs; busy logs come first."""
         return _all_or_raise(
             [
                 self._note_if_moved(
@@ -311,7 +313,7 @@ class FollowedSource:
         )
 
     def _read_on(self, log: TopicLog | GroupLog, manifests: ManifestList | None) -> _Read:
-        """The new files of a log since it was refreshed."""
+        """Read the new files of a log since it was refreshed."""
         with log.lock:
             state = log.state
             begin = state.next_entry
@@ -346,7 +348,7 @@ class FollowedSource:
     def _read_kept(
         self, log: TopicLog | GroupLog, listing: Listing, files: set[int]
     ) -> dict[str, bytes]:
-        """What a round may need besides new files: these files, and markers of their entries."""
+        """Read files that a round needs besides new ones, and their entries' markers; by path."""
         paths = [log.log.path(number) for number in files]
         paths += [
             log.log.path(number, names.LogFile(outcome.value))
@@ -358,7 +360,7 @@ class FollowedSource:
     # -- the consistent part ---------------------------------------------------------------------
 
     def _fold(self, key: LogKey, one: _Read, cut: Cut) -> tuple[AnyState, ManifestList | None]:
-        """The state of a log at the cut, and the manifest list for its settled appends."""
+        """The state of a log at the cut, and the manifest list of its settled appends."""
         with one.log.lock:
             live = one.log.state
             # A log without new files stays as it is: most logs, in most rounds.
@@ -415,7 +417,7 @@ def _refresh_topic(log: TopicLog) -> ManifestList | None:
 
 
 def _past(one: _Read, number: int, file: int, owner: TransactionRef, cut: Cut) -> Outcome:
-    """Rule c of how an entry is decided: its id has moved on, before the log was listed."""
+    """An entry's outcome by rule c: its id had moved on before the log was listed."""
     for state in reversed(cut.history(owner.transactional_id)):
         if state.ref.key == owner.key and state.outcome is not None:
             ref = one.log.ref(number)
@@ -436,7 +438,10 @@ def _past(one: _Read, number: int, file: int, owner: TransactionRef, cut: Cut) -
 
 
 def _adopt(state: TopicState, found: ManifestList | None) -> ManifestList | None:
-    """Drop the appends that a list holds: the list must have everything that the state drops."""
+    """Drop from a state the appends that a manifest list has; the list must have all of them.
+
+    Raises SourceMoved: it has not, or is another topic's.
+    """
     settled = state.settled
     if found is None or found.topic_id != state.topic_id:
         if settled is not None:
@@ -454,7 +459,7 @@ def _adopt(state: TopicState, found: ManifestList | None) -> ManifestList | None
 def _fold_new(
     log: TopicLog | GroupLog, begin: int, numbers: Sequence[int], data: Sequence[bytes]
 ) -> tuple[tuple[NewFile, ...], dict[int, Any]] | None:
-    """The entries of new files; None if one is missing between them."""
+    """Fold the entries of new files; None if one is missing between them."""
     decoder: msgspec.json.Decoder[Any] = (
         topic_entries.ENTRY_DECODER if isinstance(log, TopicLog) else groups.ENTRY_DECODER
     )
@@ -523,7 +528,7 @@ def _topic_id(state: AnyState) -> str | None:
 
 
 def copy_state(state: AnyState) -> AnyState:
-    """A copy that is independent of the original."""
+    """Copy a state, so that changes of the copy do not reach the original."""
     data = msgspec.json.encode(state)
     if isinstance(state, TopicState):
         return topics.CHECKPOINT_DECODER.decode(data)
@@ -531,7 +536,10 @@ def copy_state(state: AnyState) -> AnyState:
 
 
 def read_newest_states(storage: Storage, transactional_id: str, clock: Clock) -> dict[str, bytes]:
-    """The newest two files of an id's log as they are, damage included."""
+    """The bytes of the newest two files of an id's log, damaged or not, by path.
+
+    Raises StorageError: the log is gone.
+    """
     log = SequenceLog(storage, names.transaction_log(transactional_id), clock)
     found: dict[str, bytes] = {}
     for number in log.listing().entries[-2:]:

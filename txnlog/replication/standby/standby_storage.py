@@ -1,7 +1,7 @@
-"""A standby as a readable storage: each log as in its newest round.
+"""Shows a standby as a readable storage, with each log as in its newest round.
 
-Data and manifests lie where every store has them, under names that are used once. Logs, which
-rounds replace, lie in the folders of attempts. Once the standby was promoted, everything lies where
+Data and manifests lie where every store has them, under names that are used once. Logs are replaced
+by rounds, and lie in the folders of attempts. Once the standby was promoted, everything lies where
 every store has it.
 """
 
@@ -28,12 +28,12 @@ def find_standby(
     *,
     unsafe_single_writer: bool = False,
 ) -> StandbyStorage | None:
-    """The standby in a folder; None if there is none, or it has nothing to show yet."""
+    """The standby in a folder; None if there is none, or it has no round yet."""
     return find_at(open_storage(os.fspath(url), options, unsafe_single_writer=unsafe_single_writer))
 
 
 def find_at(storage: Storage) -> StandbyStorage | None:
-    """The standby in an open storage; None if there is none, or it has nothing to show yet."""
+    """The standby in an open storage; None if there is none, or it has no round yet."""
     return StandbyStorage(storage) if Rounds(storage).newest() is not None else None
 
 
@@ -59,7 +59,7 @@ class StandbyStorage(ReadOnlyStorage):
         return StandbyStorage, (self.inner,)
 
     def standing(self, *, fresh: bool = True) -> StandbyState:
-        """The newest round, as known here or read."""
+        """The newest round; unless ``fresh``, the one known here will do. Raises StorageError."""
         if fresh or self._standing is None:
             found = self._rounds.newest(self._standing)
             if found is None:
@@ -76,7 +76,7 @@ class StandbyStorage(ReadOnlyStorage):
         return self._standing
 
     def _at(self, name: str, standing: StandbyState) -> str | None:
-        """An object's real name; None if it does not exist."""
+        """The name under which an object lies; None if it does not exist."""
         if self._is_plain:
             return name
         if name == names.STORE_FILE:

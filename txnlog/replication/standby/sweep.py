@@ -1,7 +1,7 @@
 """Deletes a standby's files of older rounds, and data that the source has deleted.
 
-The newest rounds stay, so readers have time. Files are listed first, and then it is checked that
-the standby was not promoted: so files of its writers are never in that listing.
+The newest rounds stay, so that readers have time. Files are listed first; after that it is checked
+that the standby was not promoted. So files of a promoted standby's writers are never listed.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ KEPT_ROUNDS = 8
 
 
 def sweep_rounds(rounds: Rounds, newest: Round) -> None:
-    """Delete files of older rounds to which no newer one refers.
+    """Delete older rounds, and their files that no newer round names.
 
-    An attempt at a round whose number is taken can never become visible. Raises StorageError.
+    Attempts at rounds whose numbers are taken are deleted, too: they can never become visible.
+
+    Raises StorageError.
     """
     target, end = rounds.storage, newest.number - KEPT_ROUNDS + 1
     old = [number for number in _rounds(target) if number < end]
@@ -97,13 +99,13 @@ def sweep_data(
     clock: Clock,
     look: Callable[[Round], SourceView],
 ) -> int:
-    """Delete segments and manifests to which nothing refers any more, here or at the source.
+    """Delete segments and manifests that neither the standby nor the source needs any more.
 
-    Neither the newest round nor the source's logs, read after it, may refer to a file, and the
-    source must lack it. The logs decide: a disk that is not mounted for a while lacks everything.
+    A file is deleted if neither the newest round nor the source's logs, read after that, refer to
+    it, and the source lacks it. The logs decide, since a disk that is not mounted lacks everything.
     The source keeps released files for ``file.delete.delay.ms``, so readers have had time. The
-    newest round is put again before anything is deleted. ``look`` reads the source, which must go
-    on from a round.
+    newest round is put again before anything is deleted. ``look`` reads the source, and checks that
+    it continues from a round.
 
     Returns how many files were deleted. Raises StorageError, CorruptEntry, SourceMoved.
     """
@@ -155,7 +157,7 @@ def _unneeded_by(one: SourceLog, files: Iterable[str]) -> list[str]:
 def _not_led_to(
     log: TopicLog, state: TopicState, listing: ManifestList | None, files: Iterable[str]
 ) -> list[str]:
-    """Those of a topic's files that neither its log leads to nor its manifest list."""
+    """Those of a topic's files that neither its log nor its manifest list names."""
     placed = placed_files(log.name, log.manifests.unfold(state, segments_alone=True))
     named = listing.files if listing else set()
     return [name for name in files if not _is_named(name, placed, named)]
@@ -167,7 +169,7 @@ def _files(storage: Storage, topic: str) -> Iterable[tuple[str, int]]:
 
 
 def _still_at(source: Storage, topic: str) -> set[str]:
-    """By one listing: very many may only wait for their deletion."""
+    """The topic's files at the source, from one listing: asking for each could take very long."""
     return {name for name, _ in _files(source, topic)}
 
 

@@ -275,9 +275,9 @@ class _Session(KeptBySurroundings, GCSFileSystem):  # type: ignore[misc] # gcsfs
         return found
 
     def renewable(self, sent: Mapping[str, str]) -> str:
-        """The token that was sent, if there may be another one; "" if not.
+        """The token that a request was sent with; "" if credentials cannot get another one.
 
-        A server may end it early, and a clock that is slow takes it for fresh.
+        A server may end a token early, and a slow clock takes an expired one for fresh.
         """
         if not getattr(self.credentials.credentials, "refresh_token", True):
             return ""

@@ -20,7 +20,7 @@ from txnlog.errors import InvalidOption
 
 
 def _flags(*names: str) -> int:
-    """These flags of ``os.open``, as far as the system has them."""
+    """The flags of ``os.open`` with these names that the system has."""
     found = 0
     for name in names:
         found |= getattr(os, name, 0)
@@ -139,7 +139,7 @@ class Inside:
         self._links_to = links_to
 
     def place(self, name: str) -> OpenedName:
-        """Where a name is; that of the root, "", is its path."""
+        """Open the folder of a name. The root, "", is given by its path instead."""
         if not name:
             return OpenedName(None, self.root)
         *folders, last = name.split("/")
@@ -179,7 +179,10 @@ class Inside:
         raise NotAFile(errno.ELOOP, f"{link} is a symbolic link to {target}, which is not allowed")
 
     def _checked(self, folders: Sequence[str]) -> Path:
-        """The path of a folder, which was looked at, where that is all that can be done."""
+        """The path of a folder after a look for symbolic links, where safer ways are missing.
+
+        Raises NotAFile: it leads through a link that is not allowed.
+        """
         path, has_followed = Path(self.root), not self._links_to
         for part in folders:
             path /= part
@@ -193,7 +196,7 @@ class Inside:
     # -- files -----------------------------------------------------------------------------------
 
     def open_file(self, name: str) -> tuple[int, os.stat_result]:
-        """A regular file, to be read, and what it is like now."""
+        """Open a regular file for reading; returns its descriptor and its status."""
         with self.place(name) as at:
             descriptor = open_inside(at.name, _READ, at.folder)
         try:

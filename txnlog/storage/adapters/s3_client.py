@@ -154,7 +154,7 @@ class S3Client(ObjectClient):
     def delete_together(self, keys: Sequence[str]) -> list[tuple[str, RequestFailed]]:
         """Delete up to 1,000 objects; returns those that the server refused to delete, and why.
 
-        That is not said of those that are not there, whatever a server says.
+        Missing objects are not among them: some servers report these as errors.
         """
         objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         answer = self.ask("delete_objects", Delete=objects)

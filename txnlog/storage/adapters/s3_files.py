@@ -166,7 +166,7 @@ class S3Files(KeptBySurroundings, S3FileSystem):  # type: ignore[misc] # s3fs ha
 
 
 def _parse_time(text: str) -> dt.datetime:
-    """A time as S3's answers have it; botocore tries out what it might be."""
+    """Parse a time in S3's answers; other formats are left to botocore, whose parser is slow."""
     try:
         found = dt.datetime.fromisoformat(text)
         return found if found.tzinfo else found.replace(tzinfo=dt.UTC)
@@ -230,6 +230,6 @@ class _QuickLoader(Loader):  # type: ignore[misc] # botocore has no types
     FILE_LOADER_CLASS = _QuickFiles
 
     def list_available_services(self, type_name: str) -> list[str]:  # noqa: ARG002
-        """Whatever has a folder; that one has no model of the type shows when it is loaded."""
+        """All services with a folder; one without a model of the type fails when it is loaded."""
         folders = [Path(path) for path in self.search_paths]
         return sorted({one.name for path in folders if path.is_dir() for one in path.iterdir()})

@@ -149,7 +149,8 @@ def _is_whole(headers: Mapping[str, str], body: bytes) -> bool:
 class _Pattern:
     """A signed request for an object, without its key, range and signature.
 
-    ``signed`` are the names of the headers that are signed, but for those of one request.
+    ``signed`` are the names of the signed headers, without those that differ from request to
+    request.
     """
 
     client: Any

@@ -211,7 +211,7 @@ class SftpClient:
         return b"".join(pieces)
 
     def sync(self, path: str) -> bool:
-        """Make a file durable, if the server can; whether it is there."""
+        """Make a file durable if the server can; returns whether the file exists."""
         channel = next(self._channels)
 
         async def open_file() -> SFTPClientFile:

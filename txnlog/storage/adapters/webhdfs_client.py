@@ -160,9 +160,10 @@ class WebHdfsClient(HdfsClient):
         *,
         repeat: bool = True,
     ) -> requests.Response:
-        """A request to the active NameNode: found among all of them by asking.
+        """Send a request to the active NameNode, which is found by asking all of them.
 
-        Repeated if there was no answer, unless a repetition would be told something else.
+        If there was no answer it is sent again, unless ``repeat`` is False: then the answer to a
+        second one could differ.
         """
         return self._ask_any(method, path, operation, arguments, repeat=repeat)[1]
 

@@ -1,7 +1,7 @@
 """The promises of :class:`txnlog.storage.base.Storage`, each a check over an empty storage.
 
-Knows the interface and no adapter. What needs several processes is in ``races`` and ``processes``;
-lost responses are in ``lost_responses``.
+Knows the interface and no adapter. Checks that need several processes are in ``races`` and
+``forks``, those of lost responses in ``lost_responses``.
 """
 
 from __future__ import annotations
