@@ -66,7 +66,13 @@ from txnlog.segments.formats.message_sets import (
 )
 from txnlog.segments.formats.rows import decode_rows, encode_rows
 from txnlog.segments.indexes.sparse import IndexBuilder
-from txnlog.segments.markers import ABORT, COMMIT, ControlMarker, decode_markers, marker_record
+from txnlog.segments.kafka_markers import (
+    ABORT,
+    COMMIT,
+    ControlMarker,
+    decode_markers,
+    marker_record,
+)
 from txnlog.segments.records import (
     TIMESTAMP_COLUMNS,
     TIMESTAMP_TYPE,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from txnlog.producer import Producer
     from txnlog.read.changed_rows import ChangeFeed
     from txnlog.read.consumer_reads import ConsumerRecord
-    from txnlog.read.isolation import Consistency, ConsumerIsolationLevel, IsolationLevel
+    from txnlog.read.isolation_levels import Consistency, ConsumerIsolationLevel, IsolationLevel
     from txnlog.read.offset_for_time import OffsetAndTimestamp
     from txnlog.scan import Scan
     from txnlog.schemas import SchemaAdmin
@@ -104,7 +104,7 @@ _HOMES = {
     "producer": ("Producer",),
     "read.changed_rows": ("ChangeFeed",),
     "read.consumer_reads": ("ConsumerRecord",),
-    "read.isolation": ("Consistency", "ConsumerIsolationLevel", "IsolationLevel"),
+    "read.isolation_levels": ("Consistency", "ConsumerIsolationLevel", "IsolationLevel"),
     "read.offset_for_time": ("OffsetAndTimestamp",),
     "scan": ("Scan",),
     "schemas": ("SchemaAdmin",),

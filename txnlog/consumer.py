@@ -44,7 +44,7 @@ from txnlog.read.consumer_reads import (
     Reading,
     StartPositions,
 )
-from txnlog.read.isolation import check_reading_on
+from txnlog.read.isolation_levels import check_reading_on
 from txnlog.read.offset_for_time import OffsetAndTimestamp
 from txnlog.read.plan import SegmentRange
 from txnlog.read.poll_wait import AutoCommit, PollWait
@@ -347,7 +347,7 @@ class Consumer:
             self._topics = tuple(dict.fromkeys([*self._topics, *(w.topic for w in partitions)]))
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
-        """These are about to be taken away: commit their positions, with auto commit."""
+        """Commit the positions of partitions that are about to be taken away, with auto commit."""
         if self._group_positions is not None:
             self._group_positions.finish()
         if self._auto_commit is not None:
@@ -374,7 +374,7 @@ class Consumer:
             self._join_in()
 
     def _take_part(self) -> None:
-        """Do what its group asks for. Raises IllegalState: there is nothing that it reads."""
+        """Take part in the group. Raises IllegalState: nothing is subscribed to or assigned."""
         if self._group_positions is not None:
             self._group_positions.report()
         self._join_in()
@@ -553,7 +553,7 @@ class Consumer:
         return take()
 
     def _holds_back(self, ranges: Iterable[SegmentRange]) -> bool:
-        """Whether that is so little that it is better to wait for more."""
+        """Whether a poll had better wait for more: so few bytes are found, and not for too long."""
         now_s = self._logs.clock.monotonic_s()
         found_bytes = sum(part.size_bytes for part in ranges) if self._fetch.min_bytes > 1 else 1
         if self._stop_at_end or not 0 < found_bytes < self._fetch.min_bytes:
@@ -642,12 +642,12 @@ class Consumer:
         return bool(come)
 
     def _have_been_read(self, views: Collection[TopicView]) -> bool:
-        """Whether these very views were read to their ends, and nothing was moved since."""
+        """Whether these views are the ones that were read last, so there is nothing new."""
         before = self._reading.views
         return len(views) == len(before) > 0 and all(map(operator.is_, views, before))
 
     def _plan(self, snapshot: Snapshot, partitions: Iterable[TopicPartition]) -> list[SegmentRange]:
-        """The ranges to read of ``partitions``, which have positions, by topic."""
+        """The ranges to read of ``partitions``, each from its position, topic by topic."""
         wanted: dict[str, list[TopicPartition]] = {topic: [] for topic in snapshot.topics}
         for where in partitions:
             wanted[where.topic].append(where)
@@ -930,10 +930,10 @@ class Consumer:
     def _to_commit(
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None
     ) -> Mapping[TopicPartition, int | OffsetAndMetadata]:
-        """The offsets that are given, or the positions.
+        """The offsets to commit: ``offsets``, or the positions if it is None.
 
-        A rebalance listener's are left out for topics that were deleted: it may have noted what it
-        read of them, and would be refused at each poll, whatever else is revoked.
+        In a call of a rebalance listener, offsets of deleted topics are left out. The listener may
+        have noted what it read of them, and its commit would be refused at each poll.
         """
         if offsets is None:
             return self._positions

@@ -10,7 +10,7 @@ from txnlog.arguments import names_wrong_arguments
 from txnlog.errors import InvalidOption, UnknownTopicOrPartition
 from txnlog.log.open_logs import Logs
 from txnlog.names import TopicPartition
-from txnlog.read.isolation import Consistency, IsolationLevel
+from txnlog.read.isolation_levels import Consistency, IsolationLevel
 from txnlog.read.latest import check_has_key
 from txnlog.read.offset_for_time import OffsetAndTimestamp, offset_for_time
 from txnlog.read.pin import ROUNDS, PinnedTopics, pin_topics
@@ -224,7 +224,7 @@ def take_snapshot(
 def take_again(
     logs: Logs, topics: Sequence[str], token: SnapshotToken, isolation_level: IsolationLevel
 ) -> Snapshot:
-    """A snapshot of this level as it was; see :func:`txnlog.read.time_travel.pin_again`."""
+    """The snapshot that a token stands for; see :func:`txnlog.read.time_travel.pin_again`."""
     from txnlog.read.time_travel import pin_again
 
     return Snapshot(logs.storage, pin_again(logs, topics, token, isolation_level), isolation_level)

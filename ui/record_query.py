@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from txnlog.errors import InvalidOption
 from txnlog.limits import MOST_OFFSETS
 from txnlog.read.conditions import key_and_text_filter, parse_condition
-from txnlog.read.isolation import IsolationLevel
+from txnlog.read.isolation_levels import IsolationLevel
 from txnlog.read.topic_view import TopicView
 from txnlog.ui.look import SoughtRecords
 
@@ -56,7 +56,7 @@ class RecordQuery:
 
     @classmethod
     def of(cls, asked: Mapping[str, str]) -> RecordQuery:
-        """What the parameters of a URL ask for."""
+        """Parse the parameters of a URL."""
         typed = {name: asked.get(name, "")[: _MOST_CHARS + 1] for name in FIELDS}
         for name, (default, *_) in (("level", LEVELS), ("order", ORDERS)):
             typed[name] = "" if typed[name] == default else typed[name]
@@ -82,7 +82,7 @@ class RecordQuery:
 
     @property
     def is_search(self) -> bool:
-        """Whether it asks for some of the records."""
+        """Whether the query selects only some of the records."""
         return any(self.typed[name].strip() for name in _SEARCHED)
 
     @property

@@ -94,7 +94,7 @@ class Batch:
         decoded = self.dumped.decoded
         if decoded is None or not decoded.markers:
             return None
-        from txnlog.segments.markers import ABORT, COMMIT
+        from txnlog.segments.kafka_markers import ABORT, COMMIT
 
         names = {ABORT: "abort", COMMIT: "commit"}
         return ", ".join(names.get(m.type, f"type {m.type}") for m in decoded.markers)
@@ -117,7 +117,7 @@ class Batch:
 
     @property
     def position(self) -> int:
-        """Where the batch begins in its file."""
+        """The position in bytes at which the batch begins in its file."""
         return self.dumped.position + (0 if self.segment is None else self.segment.ref.start)
 
     @property

@@ -18,7 +18,7 @@ import msgspec
 
 from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartition
 from txnlog.names import TopicPartition
-from txnlog.read.isolation import check_isolation_level
+from txnlog.read.isolation_levels import check_isolation_level
 from txnlog.read.pin import PinnedTopics
 from txnlog.read.plan import SegmentRange
 from txnlog.read.snapshot_token import SnapshotToken
@@ -163,7 +163,7 @@ def _take(store: Store, topics: Sequence[str], options: ReadOptions) -> Snapshot
 
 
 def _without_deleted(store: Store, snapshot: Snapshot) -> Snapshot:
-    """What is left of one, also for who looks up times: what was deleted since is not missed."""
+    """A snapshot of the past that starts where records are left: deleted ones are not missed."""
     left = {topic: snapshot.view(topic).without_deleted() for topic in snapshot.topics}
     pinned = PinnedTopics(left, snapshot.consistency)
     return Snapshot(store.storage, pinned, snapshot.isolation_level)
@@ -229,7 +229,10 @@ def _check_not_recreated(
 def _moved(
     snapshot: Snapshot, spans: Mapping[TopicPartition, range], group: GroupState
 ) -> set[TopicPartition]:
-    """Where a read begins behind the log's start, or the group has an offset of an older topic."""
+    """The partitions that are not read from the log's start, or that the group has offsets in.
+
+    The offsets may be those of an older topic of the same name.
+    """
     return {
         where
         for where, span in spans.items()

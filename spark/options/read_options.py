@@ -13,7 +13,7 @@ import msgspec
 from txnlog.errors import InvalidOption
 from txnlog.limits import AnyNumber, Name, Offset, PartitionNumber, PerPartition
 from txnlog.names import check_group_id, check_transactional_id
-from txnlog.read.isolation import ISOLATION_LEVELS
+from txnlog.read.isolation_levels import ISOLATION_LEVELS
 from txnlog.read.time_travel import moment_ms
 from txnlog.spark.options.columns import ColumnChoice, parse_columns
 from txnlog.spark.options.option_names import (

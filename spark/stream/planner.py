@@ -25,7 +25,7 @@ from txnlog.log.named_folders import list_topics
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
 from txnlog.read.changed_ranges import ChangedRanges, changed_ranges
-from txnlog.read.isolation import check_reading_on
+from txnlog.read.isolation_levels import check_reading_on
 from txnlog.read.pin import PinnedTopics
 from txnlog.read.plan import SegmentRange
 from txnlog.read.topic_view import LATEST, TopicView
@@ -50,7 +50,7 @@ _Mark = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class _Topics:
-    """The topics as of the last look: at one consistent cut."""
+    """The topics as the last look found them, at one consistent cut."""
 
     snapshot: Snapshot | None = None
     marks: Mapping[str, _Mark | None] | None = None
@@ -175,9 +175,9 @@ class StreamPlanner:
         return tuple(part for where in sorted(found) for part in found[where])
 
     def changes(self, start: StreamOffset, end: StreamOffset) -> ChangedRanges | None:
-        """What tells the changes of a batch of one topic; None if it is empty.
+        """The segments that tell the changes in a batch of one topic; None if the batch is empty.
 
-        Raises what :meth:`ranges` does; SnapshotExpired: keys were purged since it began.
+        Raises what :meth:`ranges` does; SnapshotExpired: keys were purged since the batch began.
         """
         spans = self._spans(start, end)
         if not spans:
@@ -242,7 +242,7 @@ class StreamPlanner:
     # -- refreshing ------------------------------------------------------------------------------
 
     def _refresh(self) -> None:
-        """One listing per topic; more only if there are new entries."""
+        """Look at the topics again: one listing for each, and reads of entries that are new."""
         if self._end_is_pinned:
             return
         logs = self._store.logs

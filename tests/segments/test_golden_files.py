@@ -19,7 +19,7 @@ from txnlog.segments.batch_header import NO_TAG, SegmentIdentity
 from txnlog.segments.batches import decode_batch
 from txnlog.segments.errors import CorruptRecord
 from txnlog.segments.inspect.dump import dump_segment, verify_batches
-from txnlog.segments.markers import COMMIT, ControlMarker
+from txnlog.segments.kafka_markers import COMMIT, ControlMarker
 from txnlog.segments.reader import read_segment
 
 NAMES = sorted(path.name for path in GOLDEN.glob("*.log"))

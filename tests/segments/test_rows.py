@@ -25,7 +25,7 @@ from txnlog.segments.errors import (
     UnsupportedRecordFormat,
 )
 from txnlog.segments.formats.rows import BLOCK_ROWS
-from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
+from txnlog.segments.kafka_markers import ABORT, COMMIT, ControlMarker
 
 CODECS = list(Compression)
 

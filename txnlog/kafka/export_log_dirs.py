@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from txnlog import names
 from txnlog.config import TopicConfig
 from txnlog.errors import CorruptRecord, InvalidOption, StorageError
 from txnlog.kafka.folder_writer import FolderSettings, FolderWriter
@@ -43,7 +44,7 @@ from txnlog.segments.formats.message_sets import encode_message_set
 from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES
 from txnlog.segments.indexes.transactions import NO_MARKER, AbortedTransaction, TransactionIndex
 from txnlog.segments.inspect.dump import dump_segment, indexed_offsets
-from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
+from txnlog.segments.kafka_markers import ABORT, COMMIT, ControlMarker
 from txnlog.segments.reader import SegmentBatch
 from txnlog.segments.records import Int32Array, record_sizes, timestamps_ms
 from txnlog.state.producers import advance_sequence
@@ -56,14 +57,17 @@ _logger = logging.getLogger(__name__)
 
 _BATCH_BYTES = 1_000_000
 """A little less than brokers' default limit (max.message.bytes)."""
-_TEMPORARY = ".tmp/none"
+_TEMPORARY = f"{names.TEMPORARY}/none"
 """A name in the folder that local storages write to first."""
 _OFFSET = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedPartition:
-    """One partition's folder; offsets are those in it. ``marker_count``: how many were added."""
+    """An exported partition's folder; offsets are those in it.
+
+    ``marker_count`` is the number of markers that the export added.
+    """
 
     partition: int
     folder: str
@@ -273,7 +277,7 @@ class _PartitionExporter:
         return segment.stored.kafka is not None and self._format.magic == MAGIC_KAFKA
 
     def _runs(self) -> Iterator[list[Segment]]:
-        """Each segment alone; those of an import together, as far as none between them is gone."""
+        """The segments to export, one by one; adjacent segments of one import come together."""
         run: list[Segment] = []
         for segment in self._segments:
             follows = run and segment.base_offset == run[-1].end_offset
@@ -544,7 +548,7 @@ class _PartitionExporter:
         self._write(data, header.base_offset, header.last_offset, time)
 
     def _end_hanging(self, hanging: deque[AbortedTransaction], offset: int) -> None:
-        """Put abort markers for those that end before ``offset``: their own are lost."""
+        """Put abort markers for transactions that end before ``offset``: theirs are lost."""
         while hanging and hanging[0].last_offset < offset:
             producer_id = hanging.popleft().producer_id
             for item in self._writer.tracker.open:
@@ -583,7 +587,7 @@ class _PartitionExporter:
         max_timestamp_ms: int,
         indexed: tuple[int, int] | None = None,
     ) -> None:
-        """All offsets are the topic's own."""
+        """Write a batch with the offsets ``first`` to ``last``, which are the topic's own."""
         self._latest_ms = max(self._latest_ms, max_timestamp_ms)
         at, newest = indexed or (last, last)
         self._writer.write(

@@ -36,7 +36,7 @@ from txnlog.segments.batches import MAX_HEADER_BYTES, DecodedBatch, decode_heade
 from txnlog.segments.indexes.sparse import MAX_SEGMENT_BYTES, IndexBuilder
 from txnlog.segments.indexes.transactions import NO_MARKER, AbortedTransaction, TransactionIndex
 from txnlog.segments.inspect.dump import DumpedBatch, dump_segment, indexed_offsets
-from txnlog.segments.markers import MARKER_BYTES
+from txnlog.segments.kafka_markers import MARKER_BYTES
 from txnlog.segments.records import are_representable, timestamps_ms
 from txnlog.segments.segment_file import SegmentFile
 from txnlog.state.segment import KafkaFile, Segment, SegmentEntry, StoredSegment

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from txnlog.segments.batch_header import BatchHeader
 from txnlog.segments.indexes.transactions import NO_MARKER, AbortedTransaction
-from txnlog.segments.markers import ABORT, COMMIT, ControlMarker
+from txnlog.segments.kafka_markers import ABORT, COMMIT, ControlMarker
 
 
 class OpenTransaction(NamedTuple):
@@ -94,7 +94,10 @@ class TransactionTracker:
                     self._open.pop(producer_id, None)
 
     def still_doomed(self, end_offset: int) -> list[AbortedTransaction]:
-        """For an import that goes on at ``end_offset``: of whom neither record nor marker came."""
+        """Producers whose transactions an earlier import has aborted, and that did nothing since.
+
+        They are carried over to an import that goes on at ``end_offset``.
+        """
         last = max(end_offset - 1, 0)
         idle = sorted(self._doomed - self._open.keys())
         return [AbortedTransaction(producer_id, last, last, NO_MARKER) for producer_id in idle]

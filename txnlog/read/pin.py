@@ -18,7 +18,7 @@ from txnlog.read.consistent_cut import (
     look_up_needs,
     standing_of,
 )
-from txnlog.read.isolation import Consistency, IsolationLevel
+from txnlog.read.isolation_levels import Consistency, IsolationLevel
 from txnlog.read.topic_view import TopicView
 from txnlog.state.cut import hide_effects
 
@@ -29,7 +29,7 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class PinnedTopics:
-    """Topics by name, pinned, and what they are together."""
+    """Pinned topics by name, and how consistent they are with each other."""
 
     views: dict[str, TopicView]
     consistency: Consistency
@@ -210,7 +210,10 @@ def _pin_whole(
 def _leave_out(
     logs: Logs, opened: Sequence[TopicLog], readings: Sequence[FirstReading]
 ) -> tuple[Consistency, set[Hashable]]:
-    """What is not whole at the last reading, and what is known to rest on that."""
+    """How consistent the last reading is, and the units to hide to make it so.
+
+    These are the units that it shows in part, and those known to rest on them.
+    """
     last = readings[-1]
     if len(readings) < ROUNDS:
         young = Younger.since(opened, last)

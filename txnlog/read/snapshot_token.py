@@ -18,7 +18,7 @@ from crc32c import crc32c
 from txnlog.errors import InvalidOption, InvalidTopic, UnsupportedVersion
 from txnlog.limits import Counter, Name, Offset, PerPartition
 from txnlog.names import check_topic
-from txnlog.read.isolation import Consistency
+from txnlog.read.isolation_levels import Consistency
 from txnlog.read.topic_view import TopicView
 
 _PREFIX = "txnlog"
@@ -59,7 +59,7 @@ _TOPIC_DECODER = msgspec.msgpack.Decoder(PinnedOffsets)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotToken:
-    """A token's content: what lies before the ends, and what it is together."""
+    """A token's content: the starts and ends of topics, and how consistent they are together."""
 
     topics: Mapping[str, PinnedOffsets]
     consistency: Consistency

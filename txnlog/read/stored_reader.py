@@ -14,6 +14,7 @@ import crc32c
 
 from txnlog.errors import (
     CorruptRecord,
+    NotEnoughReplicas,
     ObjectNotFound,
     OffsetOutOfRange,
     SnapshotExpired,
@@ -42,6 +43,8 @@ from txnlog.storage.threads import MAX_AHEAD_BYTES, InTurn, SizedCall
 
 _SMALL_BYTES = 64 << 10
 """Reads up to this size may be combined: see ``Storage.small_reads_at_once``."""
+_MISSING = (ObjectNotFound, NotEnoughReplicas)
+"""What reading a segment raises if it is nowhere, or where no root answers that may have it."""
 
 
 def read_batches(storage: Storage, part: SegmentRange, columns: Columns) -> Iterator[SegmentBatch]:
@@ -172,7 +175,7 @@ def _open_runs(storage: Storage, runs: Sequence[_Run]) -> dict[int, _Opened]:
         return {number: _open(storage, part)}
     try:
         found = storage.get_ranges([run[0][1].place(_size_bytes(run)) for run in runs])
-    except ObjectNotFound:
+    except _MISSING:
         # Each is read in turn, so a missing one is reported by its own name.
         return {number: _Opened(None, None, None, b"") for run in runs for number, _ in run}
     return {
@@ -322,8 +325,8 @@ class _Reading:
         try:
             start_offset = part.start_offset - shift
             yield from _read_any_copy(self._storage, part.paths.log, start_offset, read)
-        except ObjectNotFound as error:
-            raise _gone(self._storage, part, part.paths.log) from error
+        except _MISSING as error:
+            raise _gone(self._storage, part, part.paths.log, error) from error
 
     def skip_rest(self) -> None:
         """Skip results that were not needed."""
@@ -379,8 +382,8 @@ def first_at_or_after(
 
     try:
         found = read_one_copy(storage, part.paths.log, find, (CorruptRecord,))
-    except ObjectNotFound as error:
-        raise _gone(storage, part, part.paths.log) from error
+    except _MISSING as error:
+        raise _gone(storage, part, part.paths.log, error) from error
     return None if found is None else (shift + found[0], found[1])
 
 
@@ -419,8 +422,11 @@ def _read_any_copy(
         warn_of_damage(name, source, damage)
 
 
-def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:
-    """The error for a missing segment: its records were deleted or rewritten, or it is lost."""
+def _gone(storage: Storage, part: SegmentRange, path: str, missing: StorageError) -> TxnlogError:
+    """The error for a missing segment: its records were deleted or rewritten, or it is lost.
+
+    Raises ``missing``, if the log still places it, and a root that is out may have it.
+    """
     where = TopicPartition(part.topic, part.partition)
     now = current_records(storage, where, part.start_offset, part.stop_offset)
     if now.topic_id is None or (part.topic_id and now.topic_id != part.topic_id):
@@ -443,6 +449,8 @@ def _gone(storage: Storage, part: SegmentRange, path: str) -> TxnlogError:
             f"segment {path} is gone; plan the read again, or give the topic a longer "
             "file.delete.delay.ms if your reads need it"
         )
+    if isinstance(missing, NotEnoughReplicas):
+        raise missing
     return CorruptRecord(
         f"segment {path} is gone, with offsets {part.start_offset} to {part.stop_offset - 1} of "
         f"{part.topic}:{part.partition}; restore it from a backup"
@@ -455,7 +463,7 @@ def _load_index(storage: Storage, part: SegmentRange) -> OffsetIndex | None:
         return None
     try:
         return OffsetIndex.decode(storage.get(part.paths.offset_index))
-    except (ObjectNotFound, CorruptRecord, ValueError):
+    except (*_MISSING, CorruptRecord, ValueError):
         return None
 
 
@@ -465,7 +473,7 @@ def _load_time_index(storage: Storage, part: SegmentRange) -> TimeIndex | None:
         return None
     try:
         return TimeIndex.decode(storage.get(part.paths.time_index))
-    except (ObjectNotFound, CorruptRecord, ValueError):
+    except (*_MISSING, CorruptRecord, ValueError):
         return None
 
 
@@ -489,8 +497,8 @@ def load_transaction_index(storage: Storage, part: SegmentRange) -> TransactionI
     path = part.paths.transaction_index
     try:
         data = storage.get(path)
-    except ObjectNotFound as error:
-        raise _gone(storage, part, path) from error
+    except _MISSING as error:
+        raise _gone(storage, part, path, error) from error
     if crc32c.crc32c(data) != known.aborted_crc:
         raise CorruptRecord(f"{path} is not as it was written; restore it from a backup")
     return TransactionIndex.decode(data, name=path)

@@ -14,7 +14,7 @@ from txnlog.errors import InvalidOption, OffsetOutOfRange, UnknownTopicOrPartiti
 from txnlog.log.open_logs import SKEW_MS, Logs
 from txnlog.log.topic_log import TopicLog
 from txnlog.names import TopicPartition
-from txnlog.read.isolation import IsolationLevel
+from txnlog.read.isolation_levels import IsolationLevel
 from txnlog.read.pin import PinnedTopics, pin_topics
 from txnlog.read.snapshot_token import PinnedOffsets, SnapshotToken
 from txnlog.read.topic_view import PartitionView, TopicView
@@ -187,10 +187,10 @@ def _at_time(logs: Logs, views: Mapping[str, TopicView], at_ms: int) -> dict[str
 
 
 def _first_schema_change(log: TopicLog, ends: Mapping[int, int], at_ms: int) -> int | None:
-    """The first entry later than a time that has changed the schema; None if there is none.
+    """The first schema change later than a time, and after all appends within ``ends``.
 
-    Not one that has an append behind it within the ends, even if its process's clock was ahead: the
-    records before them were written under the schema that it has made.
+    None if there is none. An append that follows a change was written under that schema, so the
+    view has it even if the clock of the process that made the change was ahead.
     """
     with log.lock:
         state = log.state
@@ -244,10 +244,10 @@ def _moment(at_ms: int) -> str:
 
 
 def end_with(log: TopicLog, view: TopicView, newer: TopicView) -> TopicView:
-    """A view of a time that ends no later than a newer one, where nothing shows in between.
+    """A view of a past time that ends where a newer one does if only aborted data lies between.
 
-    What was aborted has no time: a view may end behind such records that came later. A segment that
-    was merged spans them, so the appends are asked.
+    Aborted appends have no time, so such a view may end after ones that came later. The appends
+    decide, because a merged segment may span them.
     """
     ends = newer.end_offsets
     for number, end in view.end_offsets.items():
@@ -364,7 +364,7 @@ class AppendTimes:
         return cls(log.name, rows, older_ms)
 
     def first_after(self, at_ms: int) -> dict[int, int]:
-        """By partition, the first offset of all appends that are later than a time."""
+        """By partition, the first offset that was appended later than a time."""
         late = self.rows["at_ms"] > at_ms
         partitions, offsets = self.rows["partition"][late], self.rows["base_offset"][late]
         order = np.lexsort((offsets, partitions))
@@ -453,7 +453,10 @@ def probable_times(entries: Int64Array, at_ms: Int64Array, before_ms: int) -> In
 
 
 def _medians_before(times: Int64Array, before_ms: int) -> Int64Array:
-    """Of each, the median of so many before it, the first of which were at ``before_ms``."""
+    """For each time, the median of the ``TIMED_APPENDS`` times before it.
+
+    Where there are fewer, ``before_ms`` stands for the missing ones.
+    """
     padded = np.concatenate([np.full(TIMED_APPENDS, before_ms), times[:-1]])
     windows = np.lib.stride_tricks.sliding_window_view(padded, TIMED_APPENDS)
     middle = TIMED_APPENDS // 2
@@ -462,7 +465,7 @@ def _medians_before(times: Int64Array, before_ms: int) -> Int64Array:
 
 
 def _second_after(times: Int64Array) -> Int64Array:
-    """Of each, the second earliest after it; none is ``_NEVER_MS``."""
+    """For each time, the second earliest of the later ones in order; ``_NEVER_MS`` if none."""
     none, last_first = np.array([_NEVER_MS]), times[::-1]
     earliest = np.concatenate([none, np.minimum.accumulate(last_first)[:-1]])
     second = np.minimum.accumulate(np.maximum(earliest, last_first))

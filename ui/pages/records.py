@@ -18,7 +18,7 @@ from txnlog.clock import Clock
 from txnlog.errors import InvalidOption, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.read.consumer_reads import ConsumerRecord, each_record
-from txnlog.read.isolation import check_isolation_level
+from txnlog.read.isolation_levels import check_isolation_level
 from txnlog.read.json_records import json_objects
 from txnlog.read.plan import scan_columns
 from txnlog.read.scan_reader import read_each

@@ -157,7 +157,7 @@ def _start_consumer(
     decoded: DecodedText | None,
 ) -> Consumer:
     from txnlog.names import TopicPartition
-    from txnlog.read.isolation import check_reading_on
+    from txnlog.read.isolation_levels import check_reading_on
 
     level = check_reading_on(isolation_level.value)
     consumer = store.consumer(

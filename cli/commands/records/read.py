@@ -240,7 +240,7 @@ def _consume(
 ) -> Consumer:
     """A consumer that shares nothing with the group's members, and ends with what there is."""
     from txnlog.names import TopicPartition
-    from txnlog.read.isolation import check_reading_on
+    from txnlog.read.isolation_levels import check_reading_on
 
     consumer = store.consumer(
         group_id=group_id,
