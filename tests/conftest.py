@@ -83,6 +83,18 @@ class S3Request:
 
 
 @pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Without what the collector finds of the loops that servers of earlier tests ran in."""
+
+    def is_of_this_test(record: logging.LogRecord) -> bool:
+        return record.name != "asyncio"
+
+    caplog.handler.addFilter(is_of_this_test)
+    yield caplog
+    caplog.handler.removeFilter(is_of_this_test)
+
+
+@pytest.fixture
 def early_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment has a file from its first batch on, and indexes from its second, however small."""
     monkeypatch.setattr("txnlog.write.segment_uploads.SHARED_FILE_BYTES", 0)

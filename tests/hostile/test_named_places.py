@@ -30,7 +30,7 @@ TOKEN = "a-delegation-token"
 
 def root_of_somebody(folder: Path, controller: str) -> Path:
     folder.mkdir(parents=True)
-    data = envelope.encode(OwnerMark(controller, "r0"))
+    data = envelope.encode(OwnerMark(controller, "of-nobody", "r0"))
     (folder / root_names.REPLICA_FILE).write_bytes(data)
     return folder
 
@@ -127,7 +127,7 @@ def test_a_typed_server_leads_to_no_other(tmp_path: Path) -> None:
         opened = f"webhdfs://127.0.0.1:{files.port}/given"
         named = f"webhdfs://{host}/control"
         storage = open_storage(opened, {"token": TOKEN})
-        storage.put(root_names.REPLICA_FILE, envelope.encode(OwnerMark(named, "r0")))
+        storage.put(root_names.REPLICA_FILE, envelope.encode(OwnerMark(named, "of-nobody", "r0")))
         with pytest.raises(UnnamedUrl, match=named):
             txnlog.open(opened, storage_options={"token": TOKEN})
         assert asked == []

@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import shake_128
@@ -173,7 +173,10 @@ class TaskFails(Once):
 
 
 class FetchFails(Once):
-    """What was shuffled is gone when the first tasks write, and all executors live."""
+    """What was shuffled is gone when the first tasks write, and all executors live.
+
+    One of them fails then: others may have fetched what they need.
+    """
 
     @property
     def _again(self) -> Path:
@@ -186,10 +189,12 @@ class FetchFails(Once):
         yield from given
 
     def rows(self, given: Rows) -> Rows:
-        if self._is_first():
-            for shuffled in self._marker.parent.glob("cluster/**/shuffle_*.data"):
-                shuffled.unlink()
-        yield from given
+        for batch in given:  # a task without rows has nothing to fetch when it runs again
+            if self._is_first():
+                for shuffled in self._marker.parent.glob("cluster/**/shuffle_*.data"):
+                    shuffled.unlink()
+                raise OSError(errno.EIO, "a fault of the test")
+            yield batch
 
     def settle(self) -> None:
         assert self._again.exists(), "all tasks have fetched what they need"
@@ -376,6 +381,56 @@ class KeyExpired(KeyReplaced):
         assert self._marker.with_suffix(".failed").exists(), "the job had other credentials"
 
 
+class Storm(Once):
+    """Attempt after attempt of each task is killed, each further on than the one before.
+
+    It is the Python worker that is killed, and at last the executor: where the task reads, before
+    it writes, between segments, and when all is uploaded.
+    """
+
+    task = None
+    mode = "storm"
+    _KILLS = 9
+    """Of a task where it reads, or makes, its rows; as many where it writes them."""
+    _PLACES = 0, 2, 4, 5
+    """Batches that have passed by then."""
+
+    def repeated(self) -> Fault:
+        return self
+
+    def upstream(self, given: Rows) -> Rows:
+        for number, batch in enumerate(given):
+            self._strike("reads", number)
+            yield batch
+
+    def rows(self, given: Rows) -> Rows:
+        for number, batch in enumerate(given):
+            self._strike("writes", number)
+            yield batch
+
+    def written(self) -> None:
+        self._strike("writes", self._PLACES[-1])
+
+    def _strike(self, side: str, batches: int) -> None:
+        """Kill what runs this, if its turn has come."""
+        context = TaskContext.get()
+        assert context is not None
+        before = len([*self._struck(f"{side}.{context.partitionId()}.*")])
+        if before < self._KILLS and batches == self._PLACES[before % len(self._PLACES)]:
+            self._is_first()
+            mark = self._marker.with_suffix(f".{side}.{context.partitionId()}.{before}")
+            mark.touch(exist_ok=False)
+            last = side == "writes" and before == self._KILLS - 1
+            os.kill(executor_jvm() if last else os.getpid(), signal.SIGKILL)
+
+    def _struck(self, which: str) -> Iterator[Path]:
+        return self._marker.parent.glob(f"{self._marker.stem}.{which}")
+
+    def settle(self) -> None:
+        struck = len([*self._struck("reads.*"), *self._struck("writes.*")])
+        assert struck > READ_TASKS * self._KILLS, f"only {struck} attempts were killed"
+
+
 def _causes(error: BaseException | None) -> str:
     """The messages of an error and of its causes, Spark's own ones too."""
     if error is None:
@@ -409,6 +464,7 @@ FAULTS: dict[str, type[Once]] = {
     "hdfs-hangs": HdfsHangs,
     "key-replaced": KeyReplaced,
     "key-expired": KeyExpired,
+    "storm": Storm,
 }
 MODES: dict[str, dict[str, object]] = {
     "steady": {},
@@ -432,6 +488,12 @@ MODES: dict[str, dict[str, object]] = {
         "spark_dynamicAllocation_initialExecutors": "2",
         "spark_dynamicAllocation_executorIdleTimeout": "1s",
         "spark_dynamicAllocation_shuffleTracking_enabled": "true",
+    },
+    # A task, or a stage, may fail as often as it is killed.
+    "storm": {
+        "spark_task_maxFailures": "100",
+        "spark_stage_maxConsecutiveAttempts": "100",
+        "spark_stage_maxAttempts": "100",
     },
     # The store is at a server, whose process is named in the environment.
     "s3": {},

@@ -121,7 +121,7 @@ def test_logins_that_are_cut_are_given_up(tmp_path: Path) -> None:
     """hdfs-native waits without end for the rest of a Kerberos handshake: our limit ends it."""
     try:
         with hdfs_kerberos.run(tmp_path) as server:
-            way = Way(f"{server.url}/cut", {**server.options, "timeout_s": 3})
+            way = Way(f"{server.url}/cut", {**server.options, "timeout_s": 6})
             storage = open_storage(way.url, way.options)
             storage.trust()
             with through_proxy(way, _CUTS, seed=1) as found:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -168,7 +169,7 @@ def test_confluents_client_reads_what_is_written_here(
     writer = ValueWriter(SchemaRegistry(url), kind, subject=f"{kind}-value")
     row: dict[str, object] = {"id": 7}
     row |= {"item": {"name": "ü"}} if kind == "protobuf" else {"note": "ü"}
-    row |= {"at": 0} if kind == "avro" else {}
+    row |= {"at": datetime.fromtimestamp(0, UTC)} if kind == "avro" else {}
     written = {kind: [writer(row).hex()]}
     (found,) = run_client(client, "read", url, written)[kind]
     assert isinstance(found, dict)

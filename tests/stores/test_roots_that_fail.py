@@ -37,7 +37,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 FLIGHTS = 3_000
 BATCH = 1_000
 LAG_S = 2.0
-TIMES = 20
 PATIENCE_S = 300.0
 MANY = 10_000
 TIMEOUT_MS = 20_000
@@ -53,6 +52,7 @@ class Outages:
     """Stops one root after the other, as often as it should, and brings each back in.
 
     Attributes:
+        times: how often.
         took_s: by way, how long the next commit took after a root was stopped.
         elections: how often it was the one that led.
     """
@@ -60,12 +60,13 @@ class Outages:
     roots: Sequence[FailingRoot]
     store: Store
     seed: int
+    times: int
     took_s: dict[str, list[float]] = field(default_factory=dict)
     elections: int = 0
 
     def run(self) -> None:
         chance = random.Random(self.seed)
-        for number in range(TIMES):
+        for number in range(self.times):
             for root in self.roots:  # on a busy machine one may have been taken for gone
                 self._bring_in(root)
             (leader,) = (root for root in self.roots if self._state_of(root) == "leader")
@@ -118,18 +119,15 @@ def commit(store: Store) -> None:
 
 
 def lose_controller(controller: FailingRoot, store: Store, ledger: Ledger) -> None:
-    """Nothing is acknowledged while it is gone; then all go on."""
+    """Nothing that is asked for while it is gone is acknowledged; then all go on."""
     controller.stop("killed")
-    with pytest.raises(StorageError):
-        commit(store)
-    # Who had looked at the epochs before it was gone may have noted that down since.
     ledger.read()
-    before = set(ledger.said["ack"])
-    for _ in range(3):
+    asked = set(ledger.said["ask"])  # who had looked at the epochs before may note it down late
+    for _ in range(4):
         with pytest.raises(StorageError):
             commit(store)
     ledger.read()
-    assert ledger.said["ack"] == before
+    assert ledger.said["ack"] <= asked
     controller.bring_back()
     commit(store)
 
@@ -157,6 +155,7 @@ def run_bank(
     roots: Sequence[FailingRoot],
     controller: FailingRoot,
     seed: int,
+    times: int,
     *,
     loses_controller: bool = False,
 ) -> tuple[Outages, Bank]:
@@ -170,7 +169,7 @@ def run_bank(
         bank.kill, bank.stop, bank.timeout_ms, bank.patience_s = 0.02, 0.03, TIMEOUT_MS, PATIENCE_S
         store = open_store(controller.url, storage_options=options)
         store.topics.create("beats")
-        outages = Outages(roots, store, seed)
+        outages = Outages(roots, store, seed, times)
 
         def disturb() -> None:
             outages.run()
@@ -178,7 +177,8 @@ def run_bank(
                 lose_controller(controller, store, Ledger(str(bank.ledger)))
 
         disturbing = pool.submit(disturb)
-        bank.is_over = disturbing.done
+        # Where it has failed nobody may be able to go on: then the bank ends with its error.
+        bank.is_over = lambda: disturbing.done() and disturbing.result() is None
         for number in range(3):
             bank.hire("write", f"w{number}", timeout_ms=TIMEOUT_MS)
         bank.hire("tidy", "t0")
@@ -186,8 +186,8 @@ def run_bank(
         bank.run()
         disturbing.result()
         judge_bank(bank)
-        assert sum(map(len, outages.took_s.values())) == TIMES
-        assert store.scan("beats").to_arrow().num_rows >= TIMES
+        assert sum(map(len, outages.took_s.values())) == times
+        assert store.scan("beats").to_arrow().num_rows >= times
         check_roots_agree(store)
     return outages, bank
 
@@ -200,7 +200,7 @@ def check_roots_agree(store: Store) -> None:
     leader, *others = (storage.agreement.storage(epoch, one) for one in epoch.members)
     assert others
     expected = objects(leader)
-    assert len(expected) > TIMES
+    assert len(expected) > 20
     for other in others:
         found = objects(other)
         assert expected.keys() <= found.keys(), sorted(expected.keys() - found.keys())[:5]
@@ -223,7 +223,7 @@ def tell(report: Report, server: StoreServer, ran: tuple[Outages, Bank]) -> None
         f"{done['transfers']} transfers, {done['acknowledged']} acknowledged, {done['killed']} "
         f"kills, {done['saw']} snapshots: none torn, none lost",
     )
-    report.add(server, "outages", f"{TIMES}, {outages.elections} of them of the leader")
+    report.add(server, "outages", f"{outages.times}, {outages.elections} of them of the leader")
     for way, took_s in sorted(outages.took_s.items()):
         figure = f"{statistics.median(took_s):.1f} s, at most {max(took_s):.1f} s"
         report.add(
@@ -237,19 +237,22 @@ def test_disks_and_a_controller_on_s3(tmp_path: Path, report: Report) -> None:
     controller = server_root("versitygw", tmp_path / "controller", report)
     roots = [DiskRoot(tmp_path / "one"), DiskRoot(tmp_path / "two")]
     with started(controller):
-        outages = run_bank(tmp_path, roots, controller, 3, loses_controller=True)
+        outages = run_bank(tmp_path, roots, controller, 3, 20, loses_controller=True)
     name = StoreServer("replicas-on-disks", f"with versitygw {controller.server.version}", "")
     tell(report, name, outages)
 
 
 def test_two_servers_and_a_disk(tmp_path: Path, report: Report) -> None:
-    """Servers are killed or stand still, a folder goes away, 20 times, and come back."""
+    """Servers are killed or stand still, a folder goes away, 10 times, and come back.
+
+    To be copied to a server takes half a minute: the bank goes on meanwhile.
+    """
     first = server_root("versitygw", tmp_path / "versitygw", report)
     with started(first):
         second = server_root("minio", tmp_path / "minio", report)
         with started(second):
             roots = [first, second, DiskRoot(tmp_path / "disk")]
-            outages = run_bank(tmp_path, roots, DiskRoot(tmp_path / "controller"), 4)
+            outages = run_bank(tmp_path, roots, DiskRoot(tmp_path / "controller"), 4, 10)
     version = f"versitygw {first.server.version}, minio {second.server.version}, a disk"
     tell(report, StoreServer("replicas-on-servers", version, ""), outages)
 

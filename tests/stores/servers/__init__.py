@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 
+from txnlog.testing.conformance.races import ROUNDS
+
 LISTENERS: list[Callable[[str], object]] = []
 """Are told what is waited for: a download, a build, a server that starts."""
 BUILD_S = 900.0
@@ -40,6 +42,8 @@ class StoreServer:
     """A commit may take seconds: whoever tests with timeouts gives it longer ones."""
     cuts: bool = True
     """False: what a cut connection costs is too long to cut as many as elsewhere."""
+    races: int = ROUNDS
+    """Fewer where another one of these is a way to the same server."""
     process: subprocess.Popen[bytes] | None = None
     """What runs it, the first of its group, for tests that stop it."""
 

@@ -35,7 +35,9 @@ def run(folder: Path) -> Iterator[StoreServer]:
             # The name that the NameNode's own principal has.
             url = f"hdfs://localhost:{cluster.rpc_port}/test"
             # A login that is cut lasts until it is given up.
-            yield StoreServer("hdfs-kerberos", VERSION, url, options, slow=True, cuts=False)
+            yield StoreServer(
+                "hdfs-kerberos", VERSION, url, options, slow=True, cuts=False, races=50
+            )
         finally:
             os.environ.pop(_CONFIG_VARIABLE)
             if before is not None:

@@ -19,4 +19,4 @@ def run(folder: Path) -> Iterator[StoreServer]:
     """Run a cluster over a folder below ``folder``."""
     with run_cluster(folder, 1, None, _ONE_DATANODE) as cluster:
         url = f"webhdfs://127.0.0.1:{cluster.http_port}/test"
-        yield StoreServer("webhdfs", VERSION, url, {"user": cluster.user}, slow=True)
+        yield StoreServer("webhdfs", VERSION, url, {"user": cluster.user}, slow=True, races=50)

@@ -114,7 +114,10 @@ class Bank:
     patience_s: float = 0.0
     """How long its processes go on trying where the store cannot be reached."""
     is_over: Callable[[], bool] | None = None
-    """When it closes; otherwise when its readers have looked as often as they should."""
+    """When it closes; otherwise when its readers have looked as often as they should.
+
+    What it raises ends the bank, also while nobody gets on.
+    """
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
@@ -148,6 +151,8 @@ class Bank:
         """
         silent_s = 0
         while self.going:
+            if self.is_over is not None:
+                self.is_over()
             ready = [key.data for key, _ in self.selector.select(timeout=1)]
             if not ready:
                 silent_s += 1

@@ -31,7 +31,7 @@ from txnlog.clock import SystemClock
 from txnlog.errors import CommitStateUnknown, ConcurrentTransactions, StorageError, TxnlogError
 from txnlog.names import TopicPartition
 from txnlog.producer import Producer
-from txnlog.read.isolation import check_isolation_level
+from txnlog.read.isolation_levels import check_isolation_level
 from txnlog.read.plan import ScanColumns
 from txnlog.read.scan_reader import read_ranges
 from txnlog.snapshot import Snapshot

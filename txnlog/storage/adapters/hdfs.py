@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
+from txnlog.names import TEMPORARY
 from txnlog.storage.adapters.connected import ConnectedStorage
 from txnlog.storage.base import Upload, check_name, lasts, may_be_listed
 from txnlog.storage.buffered_uploads import Spool, SpooledUpload
@@ -24,7 +25,6 @@ from txnlog.storage.failure_messages import failure, port_of, split_url
 
 T = TypeVar("T")
 
-_TEMPORARY = ".tmp"
 _SCRATCH = "/tmp"  # noqa: S108 - of HDFS, where nothing is put that anybody reads
 _RENAME_ATTEMPTS = 100
 """How often a folder may be pruned under a rename before we give up."""
@@ -93,7 +93,7 @@ class HdfsClient(ABC):
 
     @abstractmethod
     def log_edit(self, path: str, found: HdfsStatus) -> None:
-        """Change nothing of a file, in such a way that the NameNode logs it, and syncs its log."""
+        """Touch a file so that the NameNode logs an edit, and syncs its log; nothing changes."""
 
 
 class NoParentFolder(FileNotFoundError):
@@ -176,7 +176,7 @@ class HdfsStorage(ConnectedStorage[HdfsClient]):
             raise self._failure("creating", name, taken) from taken
 
     def _put(self, client: HdfsClient, path: str, data: bytes | Path) -> bool:
-        temporary = self._path(f"{_TEMPORARY}/{secrets.token_hex(16)}")
+        temporary = self._path(f"{TEMPORARY}/{secrets.token_hex(16)}")
         renamed = False
         try:
             client.create(temporary, data)
@@ -295,7 +295,7 @@ class HdfsStorage(ConnectedStorage[HdfsClient]):
 
     def list_folders(self, folder: str) -> list[str]:
         found = [status.name for status in self._list(folder) if status.is_folder]
-        return sorted(name for name in found if folder or name != _TEMPORARY)
+        return sorted(name for name in found if folder or name != TEMPORARY)
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
         prefix = f"{folder}/" if folder else ""

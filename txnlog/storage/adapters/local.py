@@ -30,7 +30,6 @@ from txnlog.storage.buffered_uploads import write_all
 from txnlog.storage.failure_messages import failure
 from txnlog.storage.whole import check_whole
 
-_TEMPORARY = ".tmp"
 _ONE_BY_ONE_S = 0.002
 """How long many files are read one by one before threads are started for the rest."""
 _LINK_ATTEMPTS = 100
@@ -281,17 +280,17 @@ class LocalStorage(Storage):
             )
 
     def list_folders(self, folder: str) -> list[str]:
-        """List the folders.
+        """List the folders in a folder.
 
-        In place of a topic, a group or an id links to one, too: what lies behind it is refused
-        there, and not missed.
+        For topics, groups and ids symbolic links to folders are listed, too: opening them raises an
+        error, which is better than missing them.
         """
         with self._scan(folder) as entries:
             return sorted(
                 entry.name
                 for entry in entries
                 if entry.is_dir(follow_symlinks=folder in names.OF_LOGS)
-                and (folder or entry.name != _TEMPORARY)
+                and (folder or entry.name != names.TEMPORARY)
             )
 
     def list_all(
@@ -339,7 +338,7 @@ class LocalStorage(Storage):
 
         Chosen before the file exists: after an interrupt while it is opened it can be unlinked.
         """
-        return f"{_TEMPORARY}/{secrets.token_hex(16)}"
+        return f"{names.TEMPORARY}/{secrets.token_hex(16)}"
 
     def open_temporary(self, name: str) -> int:
         """A new empty file."""
@@ -347,7 +346,7 @@ class LocalStorage(Storage):
             # A loop, because another process's deletion may prune the folder at any moment.
             with suppress(FileNotFoundError):
                 return self._inside.create(name)
-            self._make_folder(_TEMPORARY)
+            self._make_folder(names.TEMPORARY)
         return self._inside.create(name)
 
     def drop_temporary(self, name: str) -> None:
@@ -403,9 +402,9 @@ class LocalStorage(Storage):
         raise AssertionError("the loop returns or raises")
 
     def _make_folder(self, folder: str) -> None:
-        """Try to make a folder and those above it. The caller repeats what needed it, and sees.
+        """Try to make a folder and its parents; others may make or prune them at the same time.
 
-        Others may make or prune any of them meanwhile.
+        The caller tries again what needed the folder, and so finds out whether it is there.
         """
         with suppress(FileNotFoundError, FileExistsError):
             self._inside.make_folder(folder)

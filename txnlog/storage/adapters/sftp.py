@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from txnlog.errors import InvalidOption, ObjectNotFound, StorageError
+from txnlog.names import TEMPORARY
 from txnlog.storage.adapters.connected import ConnectedStorage
 from txnlog.storage.base import Storage, Upload, check_name, may_be_listed
 from txnlog.storage.buffered_uploads import Spool, SpooledUpload
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_TEMPORARY = ".tmp"
 _RENAME_ATTEMPTS = 20
 """How often a folder may be pruned under a rename before we give up."""
 _MOST_PORT = 65535
@@ -82,8 +82,8 @@ class SftpStorage(ConnectedStorage["SftpClient"]):
     """Objects as files below a folder of the server.
 
     Options: username, password, port, client_keys (a path), passphrase, known_hosts (a path). With
-    ``fsync`` every object is durable before it shows, and its name before it is told, as far as the
-    server keeps its promise about ``fsync@openssh.com``, see :meth:`_publish`.
+    ``fsync`` every object is durable before it is visible, and its name is durable before the put
+    returns, if the server keeps its promise about ``fsync@openssh.com``; see :meth:`_publish`.
 
     Folders come with their first object and go with their last.
     """
@@ -197,7 +197,7 @@ class SftpStorage(ConnectedStorage["SftpClient"]):
         file's inode what has happened to its names. SFTP cannot sync a folder.
         """
         path, client = self._path(name), self.client
-        temporary = f"{self._root}/{_TEMPORARY}/{secrets.token_hex(16)}"
+        temporary = f"{self._root}/{TEMPORARY}/{secrets.token_hex(16)}"
         try:
             with client.writing(temporary) as file:
                 for part in parts():
@@ -290,7 +290,7 @@ class SftpStorage(ConnectedStorage["SftpClient"]):
         return sorted(
             name
             for name, size in self._entries(folder)
-            if size is None and (folder or name != _TEMPORARY)
+            if size is None and (folder or name != TEMPORARY)
         )
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from txnlog.errors import ObjectNotFound, StorageError, UnsupportedFilesystem
+from txnlog.names import TEMPORARY
 from txnlog.storage.base import (
     Address,
     Storage,
@@ -30,7 +31,6 @@ from txnlog.storage.fork_safe_lock import ForkSafeLock
 from txnlog.storage.server_storage import CaseFolding
 from txnlog.storage.whole import TooLarge, check_whole
 
-_TEMPORARY = ".tmp"
 _LOCK = ForkSafeLock()
 """Keeps the threads of the one writing process apart."""
 
@@ -124,7 +124,7 @@ class SingleWriterStorage(Storage):
         self._move_in(filesystem, path, lambda temporary: filesystem.pipe_file(temporary, data))
 
     def _move_in(self, filesystem: Any, path: str, write: Callable[[str], object]) -> None:
-        temporary = f"{self._connect()[1]}/{_TEMPORARY}/{secrets.token_hex(16)}"
+        temporary = f"{self._connect()[1]}/{TEMPORARY}/{secrets.token_hex(16)}"
         for target in (temporary, path):
             with suppress(FileExistsError):
                 filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
@@ -221,7 +221,7 @@ class SingleWriterStorage(Storage):
         return sorted(
             name
             for name, kind in self._list_entries(folder)
-            if kind == "directory" and (folder or name != _TEMPORARY)
+            if kind == "directory" and (folder or name != TEMPORARY)
         )
 
     def list_all(self, folder: str) -> Iterator[tuple[str, int]]:
@@ -302,6 +302,6 @@ def _is_there(filesystem: Any, path: str) -> bool:
 
 
 def _check_moved(filesystem: Any, path: str) -> None:
-    """Some filesystems answer that they refuse, and the client does not look."""
+    """Raise OSError unless a move was made: some clients ignore that it was refused."""
     if not _is_there(filesystem, path):
         raise OSError("the filesystem took the move, and did not make it")
