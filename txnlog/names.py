@@ -27,6 +27,8 @@ EXPIRED = "expired"
 OF_LOGS = frozenset((TOPICS, TRANSACTIONS, GROUPS))
 """Where each folder is of a log."""
 STAGING = "staging"
+TEMPORARY = ".tmp"
+"""In each folder that is a storage: files that are being written, and are in no listing."""
 TABLES = "tables"
 
 NUMBER_DIGITS = 20
@@ -107,10 +109,10 @@ class Heartbeat(NamedTuple):
 
 
 class JoinRequest(NamedTuple):
-    """A group member's request, as in the name of its file.
+    """A group member's request to join or leave, as in the name of its file.
 
-    ``next_entry``: it was no member, or said something else of itself, when the log had so many
-    entries.
+    ``next_entry`` is how many entries the log had when the member saw that it still needed an
+    entry.
     """
 
     member_id: str
@@ -139,7 +141,7 @@ class SegmentPaths:
 
     @classmethod
     def of(cls, path: str) -> SegmentPaths | None:
-        """The files beside ``path``, one of them; None if no file of a segment is named so."""
+        """The files of the segment that ``path`` is a file of; None if it is not named like one."""
         if path.endswith(PARQUET_ENDING):
             return cls(path)
         for ending in (SEGMENT_ENDING, *INDEX_ENDINGS.values()):
@@ -208,14 +210,14 @@ class SegmentRef(NamedTuple):
         return is_large and self.position == OWN_FILE and not self.paths.is_parquet
 
     def files(self, batch_count: int, size_bytes: int, *, has_aborted: bool = False) -> list[str]:
-        """All its files."""
+        """The names of all the segment's files."""
         indexes = self.indexes(batch_count, size_bytes, has_aborted=has_aborted)
         return [self.paths.log, *indexes.values()]
 
     def indexes(
         self, batch_count: int, size_bytes: int, *, has_aborted: bool = False
     ) -> dict[IndexKind, str]:
-        """Its index files."""
+        """The names of the segment's index files."""
         is_indexed = self.is_indexed(batch_count, size_bytes)
         kinds: list[IndexKind] = ["offset", "time"] if is_indexed else []
         if has_aborted:
@@ -224,12 +226,12 @@ class SegmentRef(NamedTuple):
 
     @property
     def start(self) -> int:
-        """Its position in its file."""
+        """The segment's position in its file."""
         return max(self.position, 0)
 
     @property
     def label(self) -> str:
-        """Its name in messages, in which positions count from its beginning."""
+        """The segment's name in messages, where positions count from its beginning."""
         return f"{self.paths.log}+{self.position}" if self.position > 0 else self.paths.log
 
 
@@ -344,7 +346,7 @@ def topic_data(topic: str, partition: int) -> str:
 
 
 def topic_data_folder(topic: str) -> str:
-    """Where the files of all partitions lie."""
+    """The folder of the data files of all partitions."""
     return f"{TOPICS}/{check_topic(topic)}/data"
 
 
@@ -553,12 +555,12 @@ def segment_name(writer: str, counter: int, *, schema_version: int = 0) -> str:
 
 
 def parquet_name(name: str) -> str:
-    """The stem of a segment's files if it is a Parquet file."""
+    """The stem that the files of a segment get if it is a Parquet file."""
     return f"{name}{PARQUET_ENDING}"
 
 
 def schema_version(stem: str) -> int:
-    """How many schemas a typed topic had before that of a segment; 0 if its name does not tell."""
+    """The version of the schema that a segment was written under; 0 if its name does not tell."""
     match = _SCHEMA_VERSION.search(stem)
     return int(match[1]) if match else 0
 
@@ -576,7 +578,7 @@ def is_accelerator(path: str) -> bool:
 def parse_data_file(name: str) -> tuple[int, str, str] | None:
     """The partition (or SHARED), stem and ending of a file of ``topics/<topic>/data``.
 
-    The ending of a segment itself is ``log``, whatever it is. None if it is not a file of a
+    The ending of a segment's own file is ``log``, in Parquet too. None if it is not a file of a
     segment.
     """
     match = _DATA_FILE.fullmatch(name)
@@ -651,6 +653,6 @@ def skipped_note(transactional_id: str, what: str) -> str:
 
 
 def parse_skipped_note(name: str) -> str | None:
-    """The owner of such a note in ``staging/``; None if it is something else."""
+    """The owner of a note of skipped records in ``staging/``; None if it is something else."""
     match = _SKIPPED_NOTE.fullmatch(name)
     return match[1] if match else None

@@ -37,7 +37,11 @@ from txnlog.errors import (
 )
 from txnlog.log.open_logs import Logs
 from txnlog.producer import Producer
-from txnlog.read.isolation import ConsumerIsolationLevel, IsolationLevel, check_isolation_level
+from txnlog.read.isolation_levels import (
+    ConsumerIsolationLevel,
+    IsolationLevel,
+    check_isolation_level,
+)
 from txnlog.read.poll_wait import AutoCommit
 from txnlog.read.topic_view import Offsets
 from txnlog.scan import Scan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,77 @@ def test_a_file_that_one_root_lacks_is_not_lost(
     (found,) = findings(made, with_contents=True)
     assert (found.state, found.rule, found.path) == ("damage", "R1", name)
     assert "verify --repair" in found.detail
+
+
+def cut(path: Path, by: int) -> None:
+    path.write_bytes(path.read_bytes()[:-by])
+
+
+def flip(path: Path, at: int) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:-at] + bytes([data[-at] ^ 1]) + data[len(data) - at + 1 :])
+
+
+def lose_file(path: Path, _: int) -> None:
+    path.unlink()
+
+
+REPAIR = "`txnlog replicas verify --deep --repair` replaces it"
+RESTORE = "restore it from a backup"
+MOUNT = "mount its disk, or start its server"
+
+
+@pytest.mark.parametrize("harm", [cut, flip, lose_file])
+@pytest.mark.parametrize(
+    ("where", "other", "remedy"),
+    [
+        ([FIRST], "in", REPAIR),
+        ([SECOND], "in", REPAIR),
+        ([FIRST, SECOND], "in", RESTORE),
+        ([FIRST], "out", REPAIR),
+        ([FIRST, SECOND], "out", RESTORE),
+        ([FIRST], "away", MOUNT),
+    ],
+    ids=["leader", "follower", "both", "alone", "everywhere", "alone, the other away"],
+)
+def test_a_file_has_one_remedy(
+    made: txnlog.Store,
+    tmp_path: Path,
+    where: list[str],
+    other: str,
+    remedy: str,
+    harm: Callable[[Path, int], None],
+) -> None:
+    """By whatever it is found: a backup where no root has it whole, and then alone."""
+    (name,) = (name for name in objects(tmp_path / FIRST) if name.endswith("-0.log"))
+    if other != "in":
+        Replicas(made).remove("r1")
+    for number, root in enumerate(where):
+        harm(tmp_path / root / name, 6 + number)
+    if other == "away":
+        lose(tmp_path / "b")
+    found = [one for one in findings(made, with_contents=True) if one.path == name]
+    if harm is lose_file:
+        remedy = remedy.replace("--deep --repair` replaces", "--repair` copies")
+    told = {(one.check, word) for one in found for word in REMEDIES if word in one.detail}
+    of_roots = {(check, word) for check, word in told if check == "replicas"}
+    assert of_roots == {("replicas", remedy)}
+    # Whoever reads the file cannot tell what a root that does not answer has.
+    if other != "away":
+        assert {word.replace("the file", "it") for _, word in told} == {remedy}
+    done = [*Replicas(made).verify(with_contents=True, repair=True)]
+    assert [one.is_repaired for one in done] == ["verify" in remedy]
+
+
+REMEDIES = (
+    REPAIR,
+    REPAIR.replace("--deep --repair` replaces", "--repair` copies"),
+    RESTORE,
+    "restore the file from a backup",
+    MOUNT,
+    "`txnlog replicas add`",
+    "`txnlog replicas reassign`",
+)
 
 
 def test_a_disk_that_is_not_mounted(made: txnlog.Store, tmp_path: Path) -> None:

@@ -245,10 +245,10 @@ def test_who_is_blamed(tmp_path: Path) -> None:
     flip(roots[1] / ENTRY)
     flip(roots[0] / ENTRY)
     assert blamed() == ("damaged", ["r0-0"])
-    other = envelope.encode(OwnerMark("x", "y"))
+    other = envelope.encode(OwnerMark("x", "y", "r0"))
     (roots[0] / ENTRY).write_bytes(other)
     assert blamed() == ("differs", ["r0-0"])
-    (roots[1] / ENTRY).write_bytes(envelope.encode(OwnerMark("x", "z")))
+    (roots[1] / ENTRY).write_bytes(envelope.encode(OwnerMark("x", "z", "r0")))
     assert blamed() == ("undecided", ["r0-0", "r1-0", "r2-0"])
     for root in roots[:2]:
         flip(root / ENTRY)

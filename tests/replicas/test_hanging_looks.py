@@ -123,18 +123,6 @@ def test_whoever_opens_the_store_by_a_root_that_hangs_is_told(
     reopened(tmp_path, "b")
 
 
-def test_whoever_opens_the_store_by_a_root_whose_mark_hangs_is_told(
-    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By which another store's is known."""
-    make(tmp_path)
-    monkeypatch.setattr(registry, "_ANSWERS_WITHIN_S", LAG_MS / 1000)
-    gate.close(tmp_path / "a", "size")
-    with pytest.raises(StorageError, match=r"hangs.*open that by another root"):
-        reopened(tmp_path, "a")
-    assert gate.asked == ["size"]
-
-
 def test_a_root_that_hangs_while_it_is_opened_is_put_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,7 +327,6 @@ def recovers(folder: Path, store: txnlog.Store) -> object:
         (moves, "new", "put_if_absent"),
         (moves, "new", "confirm"),
         (moves, "control", "get"),
-        (moves, "a", "get"),
         (recovers, "new", "list_names"),
         (recovers, "new", "put_if_absent"),
         (recovers, FIRST, "put_if_absent"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import txnlog
+from tests.support.cli.cli_command import cli
 from tests.support.log.settling import settle_early
 from tests.support.replication.replica_folders import (
     FIRST,
@@ -18,6 +19,7 @@ from tests.support.replication.replica_folders import (
     lose,
     make,
     make_written,
+    objects,
     reopened,
     skip_probes,
     values,
@@ -27,7 +29,7 @@ from txnlog import names
 from txnlog.errors import ObjectNotFound, ProducerFenced, TopicAlreadyExists, TxnlogError
 from txnlog.log import manifests
 from txnlog.log.chapters import ClosingMark
-from txnlog.names import TopicPartition
+from txnlog.names import TopicPartition, is_unique
 from txnlog.producer import Producer
 from txnlog.replication import Replicas
 from txnlog.replication.roots import root_join
@@ -203,7 +205,7 @@ def test_what_the_leader_loses_while_a_root_joins_is_not_deleted_there(
 @pytest.mark.usefixtures("early")
 @pytest.mark.parametrize("how", ["lost", "damaged"])
 def test_data_of_the_last_root_in_sync_is_read_where_one_has_left(tmp_path: Path, how: str) -> None:
-    """A root that left has it whole; if its disk is away, the file is missing as ever."""
+    """A root that left has it whole; if its disk is away, nobody says that the file is lost."""
     store = make_written(tmp_path, "a", "b")
     Replicas(store).remove("r1")
     [data] = (tmp_path / FIRST).rglob("*.log")
@@ -213,8 +215,58 @@ def test_data_of_the_last_root_in_sync_is_read_where_one_has_left(tmp_path: Path
         data.write_bytes(bytes(data.stat().st_size))
     assert values(reopened(tmp_path)) == ["a", "b"]
     lose(tmp_path / "b")
-    with pytest.raises(TxnlogError, match="is gone" if how == "lost" else "shorter than a message"):
+    away = r"may be on a root that is out, and none of these answers: .*\(r1-0\)"
+    expected = away if how == "lost" else "shorter than a message"
+    with pytest.raises(TxnlogError, match=expected) as raised:
         values(reopened(tmp_path))
+    assert raised.value.__cause__ is not raised.value
+    examined = reopened(tmp_path).examine(with_probe=False)
+    told = {one.state for one in examined if one.check == "data" and one.path}
+    assert told == ({"unreadable"} if how == "lost" else set())
+
+
+@pytest.mark.parametrize("early", [False])
+@pytest.mark.usefixtures("early")
+@pytest.mark.parametrize("at", [FIRST, SECOND])
+@pytest.mark.parametrize("is_placed", [False, True])
+def test_data_at_one_root_is_damage_if_the_log_places_it(
+    tmp_path: Path, at: str, is_placed: bool
+) -> None:
+    """Else a writer that was killed has left it, who had put it where he took roots to be."""
+    store = make_written(tmp_path, "a", "b")
+    folder = tmp_path / at
+    [data] = folder.rglob("*.log")
+    if is_placed:
+        data.unlink()
+    else:
+        data.with_name(f"{'0' * 32}-0.log").write_bytes(data.read_bytes())
+    examined = [one for one in store.examine(with_probe=False) if one.check == "replicas"]
+    (told,) = (one for one in examined if one.path)
+    assert (told.state, told.rule) == (("damage", "R1") if is_placed else ("note", None))
+    assert ("no entry of the log places it" in told.detail) is not is_placed
+    described = Replicas(store).describe(with_lag=True)
+    assert described.condition == ("degraded" if is_placed else "whole")
+    [found] = Replicas(store).verify(repair=True)
+    assert (found.kind, found.is_repaired) == (("missing" if is_placed else "extra"), is_placed)
+    assert found.members == ("r0-0" if at == FIRST else "r1-0",)
+    assert [one.kind for one in Replicas(store).verify()] == ([] if is_placed else ["extra"])
+    assert cli("replicas", "verify", "--store", tmp_path / "control").code == 0
+
+
+@pytest.mark.parametrize("early", [False])
+@pytest.mark.usefixtures("early")
+def test_what_was_placed_since_the_log_was_read_is_named(tmp_path: Path) -> None:
+    store = make_written(tmp_path, "a", "b")
+    sound, other = SoundCopies(store.logs), f"topics/t/data/0/{'0' * 32}-0.log"
+    before = {*objects(tmp_path / SECOND)}
+    assert sound.unnamed("t", [*filter(is_unique, before), other]) == [other]
+    write(store, "c")
+    added = [*filter(is_unique, {*objects(tmp_path / SECOND)} - before)]
+    assert len(added) == 1
+    assert sound.unnamed("t", [*added, other]) == [other]
+    for root in (FIRST, SECOND):  # it cannot be read
+        (tmp_path / root / "topics/t/log/00000000000000000001.json").write_bytes(b"")
+    assert not SoundCopies(reopened(tmp_path).logs).unnamed("t", [other])
 
 
 @pytest.mark.parametrize("early", [False])

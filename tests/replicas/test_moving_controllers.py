@@ -35,9 +35,7 @@ from txnlog.replication.roots import controller_move
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.controller import Controller
 from txnlog.replication.roots.epochs import Epoch
-from txnlog.replication.roots.members import OwnerMark
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
-from txnlog.storage import envelope
 from txnlog.storage.adapters.local import LocalStorage
 
 pytestmark = pytest.mark.rule("R9")
@@ -307,14 +305,6 @@ def test_a_dry_run_changes_nothing(made: txnlog.Store, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
     assert newest(made).number == 0
     assert Replicas(made).move_controller(str(tmp_path / "new")).epoch == planned.epoch
-
-
-def test_a_place_by_another_name_is_refused(made: txnlog.Store, tmp_path: Path) -> None:
-    """Its roots would not be known any more by the controller that they name."""
-    mark = envelope.encode(OwnerMark("s3a://bucket/control", "r0"))
-    (tmp_path / "a" / root_names.REPLICA_FILE).write_bytes(mark)
-    with pytest.raises(InvalidOption, match="the roots name s3a://bucket/control"):
-        Replicas(made).move_controller(str(tmp_path / "new"))
 
 
 def test_where_nothing_can_be_decided_nothing_moves(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -41,14 +43,15 @@ from txnlog.replication import (
     open_replicas,
     root_names,
 )
-from txnlog.replication.roots import old_incarnations, verification
+from txnlog.replication.roots import old_incarnations, replica_return, verification
 from txnlog.replication.roots import root_join as joining_roots
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.epochs import Epoch, Proposer, first_epoch, joining, without
 from txnlog.replication.roots.find_replicas import prepare_root
 from txnlog.replication.roots.members import OwnerMark
 from txnlog.replication.roots.replica_return import outdated, roots_to_return
-from txnlog.replication.roots.replicated_storage import find_replicated
+from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
+from txnlog.replication.roots.root_join import Joined, join
 from txnlog.replication.sound_copies import SoundCopies
 from txnlog.results import FileDeletion, MaintenanceFailure
 from txnlog.storage import envelope
@@ -463,6 +466,47 @@ def test_what_was_put_out_comes_back_if_a_setting_says_so(tmp_path: Path) -> Non
     assert returns(store) == []
 
 
+def test_what_returned_often_costs_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left of earlier incarnations that each look at the root would ask."""
+    store = make(tmp_path, **{"replica.auto.return": True})
+    store.storage.put("x", b"1")
+    counted = Counter[str]()
+
+    def count(kind: str) -> None:
+        ask = getattr(LocalStorage, kind)
+
+        def asks(disk: LocalStorage, *given: Any) -> Any:
+            counted[kind] += 1
+            return ask(disk, *given)
+
+        monkeypatch.setattr(LocalStorage, kind, asks)
+
+    for kind in ("get", "size", "list_names", "list_folders", "list_all"):
+        count(kind)
+
+    def cost_of(look: Callable[[Replicas], object]) -> Counter[str]:
+        replicas = Replicas(reopened(tmp_path, "b"))
+        counted.clear()
+        look(replicas)
+        return counted.copy()
+
+    looks: list[Callable[[Replicas], object]] = [
+        Replicas.describe,
+        lambda replicas: replicas.add(str(tmp_path / "c"), dry_run=True),
+        lambda replicas: replicas.alter({"min.insync.replicas": 1}, dry_run=True),
+        lambda replicas: [*replicas.store.maintain(dry_run=True)],
+    ]
+    costs = []
+    for number in range(1, 31):
+        put_out(store, f"r1-{number - 1}")
+        assert returns(store) == [f"r1-{number}"]
+        if number in (3, 30):
+            costs.append([cost_of(look) for look in looks])
+    assert costs[0] == costs[1]
+    there = sorted(path.name for path in (tmp_path / "b").glob("incarnation-*"))
+    assert there == ["incarnation-00029", "incarnation-00030"]
+
+
 def test_what_an_unclean_election_has_lost_is_not_forgotten(tmp_path: Path) -> None:
     """Only the old leader has writes acknowledged since: they stay, however often it returns."""
     store = make(tmp_path, **{"replica.auto.return": True})
@@ -621,15 +665,81 @@ def test_who_joins_is_left_alone_unless_it_was_killed_over_it() -> None:
     made = first_epoch({"r0": "/a", "r1": "/b"}, {}, Proposer("x", 0, "made"))
     out = without(made, "r1-0", Proposer("x", 0, "test"))
     busy = joining(out, "r1-1", "/b", Proposer("x", 5_000, "test"))
-    day_ms = 24 * 3600 * 1000
-    assert roots_to_return(out, lambda _: 5_000, 5_001) == ["r1"]
-    for now_ms, found in [
-        (5_001, []),
-        (5_000 + day_ms, ["r1"]),
-        (4_000, []),  # clocks differ a little
-        (5_000 - day_ms, ["r1"]),  # whoever was killed was far ahead: it keeps no root out
-    ]:
-        assert roots_to_return(busy, lambda _: 5_000, now_ms) == found, now_ms
+    assert roots_to_return(out, lambda _: False, 5_001) == ["r1"]
+    assert roots_to_return(busy, lambda _: False, 5_001) == []
+    assert roots_to_return(busy, lambda member: member == "r1-1", 5_001) == ["r1"]
+
+
+@pytest.mark.parametrize("off_days", [-3, 0, 3])
+def test_who_joins_is_judged_by_its_roots_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_days: int
+) -> None:
+    """That of whoever looks may be days off, and so may have been that of whoever was killed."""
+    day_s = 24 * 3600
+    store = make(tmp_path, **{"replica.auto.return": True})
+    store.storage.put("x", b"1")
+    put_out(store, "r1-0")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(joining_roots, "_copy", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Replicas(store).add(str(tmp_path / "b"))
+    now_ms = int(time.time() * 1000) + off_days * day_s * 1000
+    other = txnlog.open(str(tmp_path / "control"), clock=VirtualClock(now_ms, seed=77))
+    assert returns(other) == []
+    (mark,) = (tmp_path / "b/incarnation-00001" / root_names.MEMBER_MARKS).glob("r1-*")
+    os.utime(mark, (time.time() - day_s - 60,) * 2)
+    assert returns(other) == ["r1-2"]
+
+
+def test_what_another_process_has_begun_meanwhile_is_left_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To bring in a root may take hours, and the next one is judged when that is over."""
+    store = make_written(tmp_path, "1")
+    Replicas(store).add(str(tmp_path / "c"))
+    Replicas(store).alter({"replica.auto.return": True})
+    put_out(store, "r1-0")
+    put_out(store, "r2-0")
+
+    def joins(*given: Any) -> Joined:
+        monkeypatch.setattr(replica_return, "join", join)
+        joined = join(*given)
+        other = reopened(tmp_path).storage
+        assert isinstance(other, ReplicatedStorage)
+        _, url = prepare_root(other, str(tmp_path / "c"))
+        epoch, who = other.agreement.refresh(), other.agreement.proposer("it joins")
+        other.agreement.propose_alone(joining(epoch, "r2-1", url, who))
+        return joined
+
+    monkeypatch.setattr(replica_return, "join", joins)
+    assert returns(store) == ["r1-1"]
+    assert Replicas(store).describe().joining == ("r2-1",)
+
+
+def test_whoever_copies_in_vain_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process has begun anew: what the first one has copied goes."""
+    monkeypatch.setattr(joining_roots, "_AT_ONCE", 1)
+    store = make_written(tmp_path, *map(str, range(20)))
+    put_out(store, "r1-0")
+    copies, begin = [], joining_roots._round
+
+    def begins_anew(agreement: Agreement, calls: list[Any]) -> None:
+        copies.append(len(calls))
+        if len(copies) == 2:
+            epoch = agreement.refresh()
+            who = agreement.proposer("begun anew")
+            assert agreement.propose(without(epoch, "r1-1", who))
+        begin(agreement, calls)
+
+    monkeypatch.setattr(joining_roots, "_round", begins_anew)
+    with pytest.raises(NotEnoughReplicas, match="r1-1 is not joining any more"):
+        Replicas(store).add(str(tmp_path / "b"))
+    assert len(copies) == 2
+    assert not (tmp_path / "b/incarnation-00001").exists()
 
 
 def test_what_bringing_a_root_in_would_take(made: txnlog.Store, tmp_path: Path) -> None:

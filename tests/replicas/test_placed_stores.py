@@ -17,11 +17,12 @@ from txnlog.errors import (
     InvalidConfig,
     InvalidOption,
     NotEnoughReplicas,
+    SnapshotExpired,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
 from txnlog.names import parse_data_file
-from txnlog.replication import Reassigned, Replicas, open_replicas, root_names
+from txnlog.replication import Reassigned, Replicas, ScrubPass, open_replicas, root_names
 from txnlog.replication import replicas as admin_of_replicas
 from txnlog.replication.roots.election import take_out
 from txnlog.replication.roots.epochs import (
@@ -290,6 +291,35 @@ def test_what_only_a_root_has_that_is_out_is_told(store: txnlog.Store) -> None:
     assert Replicas(store).describe(with_lag=True).only_out == 0
 
 
+@pytest.mark.parametrize("by", ["reassigning", "repairing"])
+def test_only_what_is_needed_counts_as_being_only_out(
+    store: txnlog.Store, tmp_path: Path, by: str
+) -> None:
+    """A root is back, and has lost what it has still from before; what no log names may go."""
+    kept = min(copies(tmp_path, store))
+    at = [root for root in "abc" if (tmp_path / root / "incarnation-00000" / kept).exists()]
+    first = next(root for root in at if root != "a")
+    Replicas(store).remove(f"r{'abc'.index(first)}", force=True)
+    old = tmp_path / first / "incarnation-00000"
+    (old / kept).with_name(f"{'0' * 32}-0.log").write_bytes(b"left by an upload")
+    Replicas(store).add(str(tmp_path / first))
+    described = Replicas(store).describe(with_lag=True)
+    assert (described.condition, described.only_out) == ("whole", 0)
+    for root in at:
+        newest = max((tmp_path / root).glob("incarnation-*"))
+        (newest / kept).unlink()
+    described = Replicas(store).describe(with_lag=True)
+    assert (described.condition, described.only_out) == ("degraded", 1)
+    assert described.only_out_bytes == (old / kept).stat().st_size
+    if by == "reassigning":
+        Replicas(store).reassign()
+    else:
+        assert [one.name for one in Replicas(store).verify(repair=True)] == [kept]
+    assert copies(tmp_path, store)[kept] == 2
+    described = Replicas(store).describe(with_lag=True)
+    assert (described.condition, described.only_out) == ("whole", 0)
+
+
 def test_doctor_lists_each_root_once(store: txnlog.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is at too few roots it sees in the listing that it compares by."""
     listed: Counter[str] = Counter()
@@ -318,3 +348,92 @@ def test_maintenance_moves_data_when_a_root_has_come_back(
     assert (moved.topic, moved.lacking) == ("t", 0)
     assert set(copies(tmp_path, store).values()) == {1}
     assert values(store) == [*"0123"]
+
+
+@pytest.mark.parametrize("factor", [2, "all"])
+def test_an_old_plan_is_old_though_a_root_is_out(
+    store: txnlog.Store, tmp_path: Path, factor: int | str
+) -> None:
+    """The log tells it, where no root that answers has the file, and one that does not might."""
+    Replicas(store).alter({FACTOR: factor})
+    Replicas(store).reassign()
+    store.topics.alter("t", config={"file.delete.delay.ms": 0})
+    planned = store.scan("t")
+    store.maintenance.merge("t")
+    store.maintain("t")
+    Replicas(store).remove("r2")
+    lose(tmp_path / "c")
+    with pytest.raises(SnapshotExpired, match="plan the read again"):
+        planned.to_arrow()
+    assert values(store) == [*"0123"]
+
+
+def scrubbed(store: txnlog.Store) -> ScrubPass:
+    """What a pass over everything has found."""
+    [*store.maintain()]
+    found = Replicas(store).describe().scrub
+    assert found is not None
+    assert found.before is not None
+    return found.before
+
+
+def test_maintenance_copies_what_a_root_has_lost(store: txnlog.Store, tmp_path: Path) -> None:
+    """Data has two copies: another root has it still. What no log names is nobody's loss."""
+    assert scrubbed(store).found == 0
+    lost = next(tmp_path.glob("[abc]/incarnation-00000/topics/t/data/0/*"))
+    lost.with_name(f"{'0' * 32}-0.log").write_bytes(b"left by an upload")
+    before = copies(tmp_path, store)
+    lost.unlink()
+    found = scrubbed(store)
+    assert (found.found, found.repaired, found.under_replicated) == (1, 1, 0)
+    assert copies(tmp_path, store) == before
+    measured = {one.name: one.value for one in store.metrics()}
+    assert measured["txnlog_scrub_found"] == 1
+    assert measured["txnlog_scrub_under_replicated"] == 0
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_maintenance_counts_what_is_at_too_few_roots(
+    store: txnlog.Store, tmp_path: Path, *, away: bool
+) -> None:
+    """While a root is out its data is left to reassigning; what cannot be copied is counted."""
+    Replicas(store).remove("r2", force=True)
+    if not away:
+        Replicas(store).add(str(tmp_path / "c"))
+    kept = copies(tmp_path, store)
+    few = sum(count < 2 for count in kept.values())
+    assert bool(few) is away
+    found = scrubbed(store)
+    assert (found.found, found.under_replicated) == (0, few)
+    assert {name: copies(tmp_path, store)[name] for name in kept} == kept
+    measured = {one.name: one.value for one in store.metrics()}
+    assert measured["txnlog_scrub_under_replicated"] == few
+    Replicas(store).reassign()
+    assert scrubbed(store).under_replicated == 0
+
+
+def test_what_all_have_lost_is_told(store: txnlog.Store, tmp_path: Path) -> None:
+    copies = sorted(tmp_path.glob("[abc]/incarnation-00000/topics/t/data/0/*.log"))
+    name = copies[0].name
+    for one in copies:
+        if one.name == name:
+            one.unlink()
+    path = f"topics/t/data/0/{name}"
+    told = [(one.name, one.kind, one.detail) for one in Replicas(store).verify()]
+    assert told == [(path, "missing", "no root in sync has it; restore it from a backup")]
+    found = scrubbed(store)
+    assert (found.found, found.left) == (1, (path,))
+
+
+def test_what_all_in_sync_have_lost_is_given_back(store: txnlog.Store, tmp_path: Path) -> None:
+    """By a root that is out."""
+    Replicas(store).remove("r2", force=True)
+    kept = sorted((tmp_path / "c/incarnation-00000/topics/t/data/0").glob("*.log"))
+    for root in "ab":
+        file = tmp_path / root / "incarnation-00000/topics/t/data/0" / kept[0].name
+        file.unlink(missing_ok=True)
+    (told,) = Replicas(store).verify(repair=True)
+    assert told.kind == "missing"
+    assert copies(tmp_path, store)[told.name] == 2
+    assert [*Replicas(store).verify()] == []
+    assert store.scan("t").to_arrow().num_rows == 4

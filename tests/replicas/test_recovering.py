@@ -18,6 +18,7 @@ from tests.support.replication.replica_folders import (
     FIRST,
     SECOND,
     lose,
+    make_with,
     make_written,
     reopened,
     skip_probes,
@@ -371,8 +372,8 @@ def test_notes_of_two_histories(made: txnlog.Store, tmp_path: Path) -> None:
 
 def test_another_stores_root_in_its_place(made: txnlog.Store, tmp_path: Path) -> None:
     """Its epochs are none of ours, and nothing is put into it."""
-    (tmp_path / "other").mkdir()
-    other = make_written(tmp_path / "other", "x")
+    other = make_with(VirtualClock(seed=7), tmp_path / "other")
+    other.topics.create("t", partitions=1)
     Replicas(other).remove("r0")
     write(other, "y")
     shutil.rmtree(tmp_path / "control")

@@ -207,6 +207,19 @@ def test_what_one_root_alone_has_is_checked_too(
     assert (path.read_bytes() == data) is elsewhere
 
 
+def test_a_root_that_is_out_may_have_what_the_only_one_has_damaged(
+    store: txnlog.Store, tmp_path: Path
+) -> None:
+    Replicas(store).remove("r1")
+    (segment, *_) = sorted((tmp_path / FIRST / "topics/t/data").rglob("*.log"))
+    flip(segment)
+    (told,) = Replicas(store).verify(with_contents=True)
+    assert told.detail.endswith("r1-0 has it whole, from when it was put out")
+    (told,) = Replicas(store).verify(with_contents=True, repair=True)
+    assert told.is_repaired
+    assert [*Replicas(store).verify(with_contents=True)] == []
+
+
 def test_a_run_that_is_killed_is_done_again(
     store: txnlog.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

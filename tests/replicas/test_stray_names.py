@@ -84,7 +84,7 @@ def test_what_somebody_has_put_beside_the_topics(
     stray.write_bytes(b"stray")
     assert not [step for step in store.maintain() if isinstance(step, MaintenanceFailure)]
     replicas = Replicas(store)
-    assert [*replicas.verify(with_contents=True)] == []
+    assert {one.kind for one in replicas.verify(with_contents=True)} <= {"extra"}
     replicas.remove("r1")
     replicas.add(str(tmp_path / "b"))
     replicas.forget("r1-0")

@@ -8,13 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.replication.replica_folders import lose, make, reopened, skip_probes
+from tests.support.replication.replica_folders import (
+    lose,
+    make,
+    make_written,
+    reopened,
+    skip_probes,
+)
 from tests.support.replication.replica_world import Roots
-from txnlog.errors import NotEnoughReplicas, ObjectNotFound
+from txnlog.errors import NotEnoughReplicas, ObjectNotFound, TxnlogError
 from txnlog.replication.roots.epochs import Epoch, Member, Root
 from txnlog.replication.roots.members import MarkGone, MemberOpener
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
 from txnlog.replication.roots.root_join import join
+from txnlog.results import Metric
 from txnlog.storage.adapters.local import LocalStorage
 from txnlog.storage.base import Storage
 from txnlog.storage.forwarding import ForwardingStorage
@@ -154,3 +161,18 @@ def test_what_a_disk_is_like_is_asked_when_it_is_back(
     disk.with_name("b-away").rename(disk)
     monkeypatch.setattr(LocalStorage, "folds_case", lambda one: one.url.startswith(str(disk)))
     assert storage.folds_case()
+
+
+@pytest.mark.parametrize("gone", ["a", "b"])
+def test_what_can_be_measured_is(tmp_path: Path, gone: str) -> None:
+    """Where nobody writes a disk that is away puts out nobody, and no log is readable."""
+    make_written(tmp_path, "1")
+    lose(tmp_path / gone)
+    found = [*reopened(tmp_path).metrics().with_errors()]
+    measured = {one.name: one.value for one in found if isinstance(one, Metric)}
+    assert measured["txnlog_replicas_in_sync"] == 2
+    assert measured["txnlog_replicas_controller_answers"] == 1
+    errors = [one for one in found if isinstance(one, TxnlogError)]
+    assert errors
+    unreadable = [one for one in found if isinstance(one, Metric) and one.name.endswith("readable")]
+    assert sum(one.value for one in unreadable) == len(errors)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from txnlog.admin.found import Found
 from txnlog.admin.groups import GroupAdmin
@@ -17,6 +17,8 @@ from txnlog.inspect.descriptions import TopicDescription, TransactionDescription
 from txnlog.inspect.group_lag import GroupDescription
 from txnlog.log.open_logs import Logs
 from txnlog.metric import Metric
+
+T = TypeVar("T")
 
 MEANINGS: Final[Mapping[str, str]] = {
     "txnlog_topic_log_entries": "Length of the topic's log.",
@@ -49,22 +51,19 @@ def measure(logs: Logs) -> Found[Metric]:
 def _measure(logs: Logs) -> Iterator[Metric | TxnlogError]:
     clock = logs.clock
     unreadable = Counter[str]({"topic": 0, "group": 0, "transactional_id": 0})
-    for topic in TopicAdmin(logs).describe_all().with_errors():
+    for topic in _counted(TopicAdmin(logs).describe_all(), unreadable, "topic"):
         if isinstance(topic, TxnlogError):
-            unreadable["topic"] += 1
             yield topic
         else:
             yield from _of_topic(topic, clock.now_ms())
-    for group in GroupAdmin(logs).describe_all().with_errors():
+    for group in _counted(GroupAdmin(logs).describe_all(), unreadable, "group"):
         if isinstance(group, TxnlogError):
-            unreadable["group"] += 1
             yield group
         else:
             yield from _of_group(group)
     states = Counter[str]()
-    for transaction in TransactionAdmin(logs).list().with_errors():
+    for transaction in _counted(TransactionAdmin(logs).list(), unreadable, "transactional_id"):
         if isinstance(transaction, TxnlogError):
-            unreadable["transactional_id"] += 1
             yield transaction
         else:
             states[transaction.status] += 1
@@ -78,6 +77,17 @@ def _measure(logs: Logs) -> Iterator[Metric | TxnlogError]:
         yield Metric("txnlog_transactional_ids", {"state": state}, count)
     for kind, count in unreadable.items():
         yield Metric("txnlog_unreadable", {"kind": kind}, count)
+
+
+def _counted(found: Found[T], unreadable: Counter[str], kind: str) -> Iterator[T | TxnlogError]:
+    """Things, or why they cannot be read, which is counted; also if they cannot be listed."""
+    try:
+        for item in found.with_errors():
+            unreadable[kind] += isinstance(item, TxnlogError)
+            yield item
+    except TxnlogError as error:
+        unreadable[kind] += 1
+        yield error
 
 
 def to_prometheus(metrics: Iterable[Metric]) -> Iterator[str]:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from txnlog import names
 from txnlog.admin.times import lies_ahead
 from txnlog.doctor.findings import Finding, ReadFailures
-from txnlog.errors import ObjectNotFound, StorageError
+from txnlog.errors import NotEnoughReplicas, ObjectNotFound, StorageError, TxnlogError
 from txnlog.inspect.descriptions import SegmentDescription
 from txnlog.inspect.leftovers import file_age_ms, list_loose_files, list_topic_files
 from txnlog.inspect.placed_indexes import check_placed_indexes, index_paths
 from txnlog.inspect.segments import check_placed_segment
 from txnlog.storage.base import Storage
 
+_ELSEWHERE: Final = (
+    "another root has it whole: `txnlog replicas verify --deep --repair` replaces it"
+)
 _REPLACED: Final = (
     "a rewrite has replaced it; `txnlog maintain` deletes it when file.delete.delay.ms has passed"
 )
@@ -96,30 +100,30 @@ class DataFileCheck:
                 continue
             placed = expected.pop(path)
             if not placed.start <= size_bytes < placed.stop:
-                detail = (
-                    f"it has {size_bytes} bytes, but the log refers to {placed.start}; "
-                    "restore it from a backup"
-                )
-                if names.is_accelerator(path):
-                    detail = (
-                        f"it has {size_bytes} bytes, but the log refers to {placed.start}; "
-                        f"`txnlog index rebuild {self.topic}` rebuilds it"
-                    )
-                yield Finding("data", self.topic, "damage", detail, path=path)
+                remedy = "restore it from a backup"
+                if all(self._is_whole_elsewhere(one, path) for one in self._placed_in(path)):
+                    remedy = _ELSEWHERE
+                detail = f"it has {size_bytes} bytes, but the log refers to {placed.start}"
+                yield Finding("data", self.topic, "damage", f"{detail}; {remedy}", path=path)
         self.missing = [*expected]
 
     def check_listing(
         self, placed_now: Sequence[SegmentDescription], replaced: Collection[names.FileKey]
     ) -> Iterator[Finding]:
-        """Yield missing files, and those that no entry places, not even one since the listing.
+        """Yield missing files, and files that no entry has placed, even after the listing.
 
-        ``replaced``: the files of segments that others have taken the place of.
+        ``replaced``: the files of segments that rewrites have replaced.
         """
         known = _sizes(placed_now)
         needed = self._needed(placed_now)
         elsewhere = []
         for path in self.missing:
-            if path in known and self._is_there(path):
+            try:
+                is_there = path in known and self._is_there(path)
+            except NotEnoughReplicas as error:
+                yield self.orphans.read_failures.add("data", self.topic, path, error)
+                continue
+            if is_there:
                 elsewhere.append(path)
             elif path in needed:
                 detail = "it is gone; restore it from a backup"
@@ -132,7 +136,7 @@ class DataFileCheck:
         if elsewhere and self.storage.may_be_unlisted(elsewhere[0]):
             detail = (
                 f"no root in sync has shown {len(elsewhere)} files, such as this one: `txnlog "
-                "replicas reassign` copies what only roots that are out have"
+                "replicas verify --repair` copies what only old incarnations have"
             )
             yield Finding("data", self.topic, "note", detail, path=elsewhere[0])
         stems = {f"{names.topic_data(self.topic, at)}/{name}" for at, name in replaced}
@@ -206,13 +210,32 @@ class DataFileCheck:
         except StorageError:
             return False
 
+    def _placed_in(self, path: str) -> Iterator[SegmentDescription]:
+        return (one for one in self.placed if one.paths.log == path)
+
     def _check_segment(self, segment: SegmentDescription) -> Iterator[Finding]:
-        path = segment.paths.log
-        for damage in check_placed_segment(self.storage, segment).damages:
-            yield Finding("data", self.topic, "damage", damage, path=path)
-        for check in check_placed_indexes(self.storage, segment)[0]:
-            for damage in check.damages:
-                yield Finding("data", self.topic, "damage", damage, path=check.path)
+        for path, damages in _damages(self.storage, segment).items():
+            told: Sequence[str] = damages
+            if self._is_whole_elsewhere(segment, path):
+                told = [f"it is not as it was written; {_ELSEWHERE}"]
+            for detail in told:
+                yield Finding("data", self.topic, "damage", detail, path=path)
+
+    def _is_whole_elsewhere(self, segment: SegmentDescription, path: str) -> bool:
+        """Whether a file is whole in another copy of the store, where there are some."""
+        for copy in self.storage.copies_of(path):
+            with suppress(TxnlogError):
+                copy.size(path)
+                if path not in _damages(copy, segment):
+                    return True
+        return False
+
+
+def _damages(storage: Storage, segment: SegmentDescription) -> dict[str, Sequence[str]]:
+    """What is wrong with a segment's file, and with its indexes. Raises StorageError."""
+    found = {segment.paths.log: check_placed_segment(storage, segment).damages}
+    found |= {check.path: check.damages for check in check_placed_indexes(storage, segment)[0]}
+    return {path: damages for path, damages in found.items() if damages}
 
 
 def _sizes(segments: Sequence[SegmentDescription]) -> dict[str, range]:

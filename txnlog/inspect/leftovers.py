@@ -8,7 +8,7 @@ from txnlog import names
 from txnlog.storage.base import Storage
 from txnlog.storage.probe import FOLDER
 
-LOOSE_FOLDERS = (names.STAGING, ".tmp", FOLDER)
+LOOSE_FOLDERS = (names.STAGING, names.TEMPORARY, FOLDER)
 """Folders of files being written, or left over."""
 
 

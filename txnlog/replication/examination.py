@@ -224,8 +224,7 @@ def _compare(storage: ReplicatedStorage, logs: Logs, *, with_contents: bool) -> 
 
     sound = SoundCopies(logs)
     compare = partial(verify, storage, sound, with_contents=with_contents, repair=False)
-    for found in compare(look=look, named=sound.needed):
-        yield _told(found)
+    yield from map(_told, compare(look=look, named=sound.needed, unnamed=sound.unnamed))
     for lacking in few:
         if lacking.under_replicated:
             detail = (
@@ -238,13 +237,8 @@ def _compare(storage: ReplicatedStorage, logs: Logs, *, with_contents: bool) -> 
 
 def _told(found: ReplicaDifference) -> Finding:
     state: State = "note" if found.kind == "extra" else "damage"
-    remedy = _REMEDIES.get(found.kind)
     detail = f"{found.kind} at {', '.join(found.members)}: {found.detail}"
-    return Finding(
-        "replicas",
-        ", ".join(found.members),
-        state,
-        f"{detail}; {remedy}" if remedy else detail,
-        _RULES.get(found.kind),
-        found.name,
-    )
+    if found.is_repairable:
+        detail += f"; {_REMEDIES[found.kind]}"
+    rule = _RULES.get(found.kind)
+    return Finding("replicas", ", ".join(found.members), state, detail, rule, found.name)

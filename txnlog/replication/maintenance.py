@@ -58,7 +58,7 @@ def steps(
             failed = error  # what needs no epoch is done all the same
         try:
             copies = SoundCopies(logs)
-            scrubbed = scrub(storage, copies, copies.needed)
+            scrubbed = scrub(storage, copies, copies.needed, copies.unnamed)
         except TxnlogError as error:
             failed = failed or error
         else:
@@ -109,6 +109,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "txnlog_scrub_objects": "Objects that were compared since then.",
     "txnlog_scrub_found": "Those that were missing or damaged at a root, then and the time before.",
     "txnlog_scrub_left": "Those of them that could not be repaired.",
+    "txnlog_scrub_under_replicated": "Data files that were then at too few roots: reassign them.",
 }
 
 
@@ -139,3 +140,5 @@ def measure(logs: Logs) -> Iterator[Metric]:
     yield Metric("txnlog_scrub_objects", {}, note.running.objects)
     yield Metric("txnlog_scrub_found", {}, sum(one.found for one in passes))
     yield Metric("txnlog_scrub_left", {}, sum(len(one.left) for one in passes))
+    lacking = max(one.under_replicated for one in passes)
+    yield Metric("txnlog_scrub_under_replicated", {}, lacking)

@@ -13,6 +13,7 @@ from txnlog.replication.roots.description import ReplicasDescription, describe
 from txnlog.replication.roots.epochs import Member, Root
 from txnlog.replication.roots.members import MemberOpener
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage, find_replicated
+from txnlog.replication.sound_copies import SoundCopies
 from txnlog.storage.base import Storage
 from txnlog.storage.counting import CountingStorage
 from txnlog.store import Store
@@ -39,9 +40,9 @@ class _CountedOpener(MemberOpener):
 
 
 def counted(storage: ReplicatedStorage, counting: CountingStorage) -> ReplicatedStorage:
-    """Wrap a set of roots: what is asked of its controller and of each root is counted there.
+    """Wrap a replicated storage so that requests to the controller and to each root are counted.
 
-    To look at it: what its roots are on (``local_path``) cannot be told through what counts.
+    For reading only: through the counting wrapper the roots' local paths are unknown.
     """
     opener = storage.open_member
     controller = counting.beside(storage.agreement.controller.storage)
@@ -79,11 +80,16 @@ def _compare_roots(store: Store, job: Job) -> None:
 def _describe_roots(
     store: Store, counting: CountingStorage, *, with_lag: bool
 ) -> ReplicasDescription:
-    """What it asks of roots goes past the storage over them, and is counted all the same."""
+    """Describe the roots; requests to each of them are counted.
+
+    Raises InvalidOption: the store has no replicas.
+    """
     replicated = find_replicated(store.storage)
     if replicated is None:
         raise InvalidOption(f"{store.url} has no replicas: it is a store on one root")
-    return describe(counted(replicated, counting), with_lag=with_lag)
+    judge = SoundCopies(store.logs)
+    roots = counted(replicated, counting)
+    return describe(roots, with_lag=with_lag, named=judge.needed, unnamed=judge.unnamed)
 
 
 PAGES: Final = {"/store/replicas": show_replicas}

@@ -181,9 +181,9 @@ class Replicas:
         return self._store
 
     def _go_by_controller(self) -> ReplicatedStorage:
-        """From now on only the controller tells what there is: for who changes something.
+        """Check the controller before a change, and go by it alone from now on.
 
-        Raises OutdatedController; StorageError: it fails.
+        Raises OutdatedController; StorageError: the controller fails.
         """
         self._roots.agreement.find_kept = None
         check_controller(self._roots.agreement, self._roots.open_member)
@@ -206,7 +206,8 @@ class Replicas:
         Raises:
             StorageError: the controller fails.
         """
-        return describe(self._roots, with_lag=with_lag)
+        judge = self._sound_copies()
+        return describe(self._roots, with_lag=with_lag, named=judge.needed, unnamed=judge.unnamed)
 
     def add(self, url: str, *, rack: str | None = None, dry_run: bool = False) -> Joined:
         """Add a root, a new one or one that was out, and wait until it is in sync.
@@ -473,10 +474,11 @@ class Replicas:
             with_contents=with_contents,
             repair=repair,
             named=judge.needed,
+            unnamed=judge.unnamed,
         )
 
     def _keep_epoch(self) -> None:
-        """Have those in sync that answer keep the newest epoch."""
+        """Let the members in sync that answer keep the newest epoch; best effort."""
         agreement = self._roots.agreement
         with suppress(MemberFailed, TxnlogError):
             note_epoch(agreement, agreement.refresh())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import filterfalse
 from threading import Lock
 from typing import Final
 
@@ -33,6 +35,12 @@ class _Named:
     listed: set[str] = field(default_factory=set)
     """The manifests, and the file of rewrites."""
     unreadable: str = ""
+
+    def names(self, name: str) -> bool:
+        """Whether a file is one of these, or an index of one."""
+        paths = names.SegmentPaths.of(name)
+        path = paths.log if paths else name
+        return any(path in some for some in (self.segments, self.replaced, self.listed))
 
     @property
     def count(self) -> int:
@@ -92,29 +100,43 @@ class SoundCopies:
         """
         return self._files(topic, but="aborted")
 
+    def unnamed(self, topic: str, some: Collection[str]) -> Collection[str]:
+        """Those of some data files and manifests that the topic's log does not name now.
+
+        None, if it cannot be read.
+        """
+        for anew in (False, True):  # what was named when it was read last need not be asked for
+            try:
+                named = self._named(topic, anew=anew)
+            except CannotJudge:
+                return ()
+            some = () if named.unreadable else [*filterfalse(named.names, some)]
+            if not some:
+                break
+        return some
+
     def _files(self, topic: str, but: str = "") -> set[str]:
-        """Of segments with the outcome ``but`` none."""
+        """The files that a topic's log names, without segments of the outcome ``but``."""
         if topic == STORE:
             return {names.STORE_FILE}
         with self._lock:
-            self._topics.pop(topic, None)
-            named = self._remembered(topic)
+            named = self._remembered(topic, anew=True)
         placed = [one for some in named.segments.values() for one in some if one.outcome != but]
         indexes = (index for one in placed for index in index_paths(one).values())
         # Where nothing is left of what was rewritten there is no file.
         paths = (one.paths.log for one in placed if one.record_count)
         return {*named.listed, *paths, *indexes}
 
-    def _named(self, topic: str) -> _Named:
+    def _named(self, topic: str, *, anew: bool = False) -> _Named:
         try:
             with self._lock:
-                return self._remembered(topic)
+                return self._remembered(topic, anew=anew)
         except StorageError as error:  # the next one asks again
             raise CannotJudge(f"the log of {topic} does not answer: {error}") from error
 
-    def _remembered(self, topic: str) -> _Named:
+    def _remembered(self, topic: str, *, anew: bool = False) -> _Named:
         found = self._topics.pop(topic, None)
-        if found is None:
+        if found is None or anew:
             found = self._read(topic)
             while sum(one.count for one in self._topics.values()) > _MOST_REMEMBERED:
                 del self._topics[next(iter(self._topics))]

@@ -103,10 +103,10 @@ class Disk(MarkedDisk):
 class RootFolder(HeapStorage):
     """A root, with its mark and the folders of its incarnations."""
 
-    def __init__(self, url: str, root: str, controller: str) -> None:
+    def __init__(self, url: str, root: str, controller: str, store: str) -> None:
         super().__init__()
         self.url = url
-        self.put(root_names.REPLICA_FILE, envelope.encode(OwnerMark(controller, root)))
+        self.put(root_names.REPLICA_FILE, envelope.encode(OwnerMark(controller, store, root)))
 
     def show(self, members: Iterable[Member]) -> None:
         """It has the folders of these incarnations."""

@@ -288,7 +288,7 @@ class Roots:
         name = url.removeprefix("heap://")
         members = [member for member in self.heaps if root_of(member) == name]
         if name not in self.folders:
-            self.folders[name] = RootFolder(url, name, "heap://ctl")
+            self.folders[name] = RootFolder(url, name, "heap://ctl", self.epoch().store)
         self.folders[name].show(members)
         return self.folders[name]
 

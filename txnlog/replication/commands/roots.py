@@ -81,6 +81,7 @@ SCRUB: list[Field[tuple[str | None, ScrubPass]]] = [
     number("found", "FOUND", lambda told: told[1].found),
     number("repaired", "REPAIRED", lambda told: told[1].repaired),
     names("left", "LEFT", lambda told: told[1].left),
+    number("under_replicated", "UNDER-REPLICATED", lambda told: told[1].under_replicated),
 ]
 LOGS: list[Field[LogWatermark]] = [
     text("log", "LOG", lambda mark: mark.log),
@@ -139,7 +140,7 @@ def describe_replicas(
     DIFFERING what they have in other sizes than the rest. OLD are incarnations, what
     a root had before it was put out; `replicas forget` deletes them. UNDER-REPLICATED, with --lag,
     are data files at fewer roots than replication.factor says; `replicas reassign` copies them,
-    and those that are ONLY OUT: at a root that is out. These may have been deleted since, too.
+    and those that are ONLY OUT: that logs name, and only old incarnations have.
 
     Exit code 1 if nothing can be read or acknowledged: offline, below minimum, no controller,
     outdated controller, read-only controller.
@@ -206,9 +207,9 @@ def verify_replicas(
     """Compare the roots in sync, by names and sizes. Safe while others write.
 
     KIND is missing (the roots at AT lack it), damaged (theirs is not what was written, and another
-    one's is), differs (nothing tells which is right) or extra (the leader does not have it: it is
-    being deleted, was left by a deletion that was cut short, or was never acknowledged). What
-    differs is looked at twice before it is reported.
+    one's is), differs (nothing tells which is right) or extra (the leader does not have it, or no
+    log names it: it is being put or deleted, was left by an upload or a deletion that was cut
+    short, or was never acknowledged). What differs is looked at twice before it is reported.
 
     --repair copies what is missing, if its bytes are sound, and replaces damaged data files; it
     changes nothing else. Exit code 3 if something is missing, damaged or differs after that.

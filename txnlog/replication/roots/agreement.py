@@ -1,10 +1,10 @@
-"""What a request to a replicated store goes through until the epochs agree with what it did.
+"""Settles requests to a replicated store: each counts only under the newest epoch.
 
-A request is a *step* that is done under one epoch. When it has been done at every member, the
-epochs are listed again: if there is no newer one, it counts, and else it is done again under that.
-That look comes last. Made beside the requests to the followers it would prove nothing: one of them
-may be elected, and another member may copy what it has, before the request reaches it. One look is
-enough for all that was done before it, whatever it is made for.
+A request is a *step* that is done under one epoch, at every member. Then the process looks: it
+lists the epochs. If there is no newer epoch the step counts, else it is done again under the newer
+one. The look must come last. A look beside the requests to the followers would prove nothing:
+before such a request arrives, its follower may be elected, and another member may copy the objects
+that it has. One look is enough for all steps that were done before it.
 """
 
 from __future__ import annotations
@@ -59,19 +59,21 @@ Step = Callable[[Epoch], T]
 Then = Callable[[Epoch], object]
 OpenMember = Callable[[Epoch, Member], Storage]
 FindKept = Callable[[Slowness, Epoch | None, int], list[Epoch]]
-"""Finds the epochs from a number on that roots keep, and one that is known; in their order."""
+"""Reads the epochs that the roots keep, from a number on, and adds a known one; ascending."""
 
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 _PATIENCE_LAGS = 3
-"""How many times ``replica.lag.time.max.ms`` a request is tried for at least: a leader may have to
-be found gone, and then the one that was elected in its place. It goes on while the epochs do.
+"""A failing request is retried for at least so many times ``replica.lag.time.max.ms``.
+
+In that time the leader may have to be found gone, and then the next one. The retries go on while
+new epochs are found.
 """
 
 
 @dataclass(slots=True)
 class _Wait:
-    """Until when somebody waits for what he has asked for; over once it was waited for in vain."""
+    """A caller's deadline, in monotonic seconds; ``is_over`` once a request has missed it."""
 
     until_s: float
     is_over: bool = False
@@ -82,7 +84,7 @@ _ONLY_OBSERVES = (
     "does, or `txnlog maintain`, or `txnlog replicas remove {root}`)"
 )
 _MOST_LEFT = 64
-"""So many puts wait for a look that something else makes; for more one is made at once."""
+"""So many puts wait for the look of a later request; if there are more, one is made at once."""
 
 _logger = logging.getLogger(__name__)
 
@@ -90,9 +92,10 @@ _logger = logging.getLogger(__name__)
 class MemberFailed(Exception):
     """A request to one member failed.
 
-    ``useless``: it is no use as it is, whatever time goes by. ``remedy``: what is done about it, in
-    place of waiting; True if the step may be tried again at once. ``put_bytes``: it was a put of so
-    many, which others may fail to take, too.
+    ``useless``: the member cannot be used as it is, and waiting does not help. ``remedy``: is
+    called instead of waiting, and returns whether the step may be tried again at once.
+    ``put_bytes``: the size of the put that failed, if it was one; other members may fail to take as
+    many bytes.
     """
 
     def __init__(
@@ -114,7 +117,7 @@ class MemberFailed(Exception):
 
 
 class _Found(Exception):
-    """Another member has answered first."""
+    """Stops waiting for a member: another one has answered first."""
 
 
 def _late(member: Member) -> str:
@@ -123,7 +126,7 @@ def _late(member: Member) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Failing:
-    """A member's requests have failed since then, without one that went well."""
+    """The time in which all requests to a member have failed, in monotonic seconds."""
 
     since_s: float
     last_s: float
@@ -131,7 +134,7 @@ class _Failing:
 
 @dataclass(frozen=True, slots=True)
 class _Done(Generic[T]):
-    """A step that was done, and waits for a look at the epochs that begins after ``at``."""
+    """A step that is done but does not count yet: a look must begin after the moment ``at``."""
 
     epoch: Epoch
     step: Step[T]
@@ -141,7 +144,7 @@ class _Done(Generic[T]):
 
 
 class Agreement:
-    """The newest epoch that this process knows, its members' storages, and which of them fail."""
+    """What this process knows of a replicated store: its newest epoch, and how members answer."""
 
     def __init__(
         self,
@@ -153,42 +156,42 @@ class Agreement:
         self.controller = controller
         controller.find_noted = self._find_noted
         self.observes = True
-        """Whether others decide who is in sync: who only reads may see less than they do.
+        """Whether this process only reads, and leaves it to others to change the in-sync set.
 
-        So it is until the handle is told that it will write.
+        It may reach fewer members than they do. True until the handle is told that it will write.
         """
         self.clock = clock
         self.slowness = Slowness(run_within, clock)
-        self._open_member = open_member
+        self.open_member = open_member
         self._storages: dict[tuple[Member, str], Storage] = {}
         self._failing: dict[Member, _Failing] = {}
         self.answered_s: dict[Member, float] = {}
-        """When each last answered, by the clock's monotonic time."""
+        """When each member last answered, in monotonic seconds."""
         self._epoch: Epoch | None = None
         self._history: int | None = None
         self._elected_among: tuple[int, tuple[Member, ...]] = (0, ())
         self._round = threading.local()
         self._waiting = threading.local()
         self._noted = -1, False
-        """The epoch that was compared with what members keep, and whether all were made to."""
+        """The epoch last compared with the members' notes; whether missing notes were put."""
         self._moments = itertools.count()
-        """What comes later has a greater number."""
+        """Numbers the moments of this process: a later one has a greater number."""
         self._looked: dict[int, int] = {}
-        """By epoch, when a look began by which it was the newest."""
+        """By epoch, the last moment at which a look began that found it to be the newest."""
         self.find_kept: FindKept | None = None
-        """None for who writes: for him the controller alone tells."""
+        """Reads the epochs that roots keep; None once this process writes."""
         self.lost: TxnlogError | None = None
-        """Why the controller tells nothing; None if it did so when it was last asked."""
+        """Why the controller could not be read when it was last asked; None if it could."""
         self._asked_s = 0.0
         self._looking = ForkSafeLock()
-        """Held while somebody asks beside a request whether its member is out."""
+        """Held while one thread looks whether a member is out, so that others need not."""
         self._beside: dict[Member, ForkSafeLock] = {}
-        """Held while a member is asked for what another one should have given by then."""
+        """By member, held while it is asked for an object with which another member is late."""
         self.left_damaged: set[tuple[Member, str]] = set()
-        """Objects that are not as they were written, and that nobody can do anything about."""
+        """Damaged objects, by member and name, that stay: the storage cannot replace them."""
 
     def begin_as(self, other: Agreement) -> None:
-        """Know what another one does: which epoch is the newest, who answers, how it is read."""
+        """Start from what another agreement knows: the newest epoch, and which members answer."""
         self._epoch, self.find_kept = other._epoch, other.find_kept
         self.lost, self._asked_s = other.lost, other._asked_s
         self.slowness, self.answered_s = other.slowness, other.answered_s
@@ -196,16 +199,19 @@ class Agreement:
     # -- epochs and members ----------------------------------------------------------------------
 
     def epoch(self) -> Epoch:
-        """The newest epoch that is known here: it may have passed."""
+        """The newest epoch known here, which is read if there is none. There may be newer ones."""
         return self._epoch or self.refresh()
 
     @property
     def known(self) -> Epoch | None:
-        """The newest epoch that is known here; None if the epochs were not asked for yet."""
+        """The newest epoch known here; None if no epoch has been read yet."""
         return self._epoch
 
     def refresh(self) -> Epoch:
-        """The newest epoch there is."""
+        """Look at the epochs, and return the newest one.
+
+        Raises StorageError, NotAStore, CorruptEntry, UnsupportedVersion.
+        """
         began = next(self._moments)
         newest = self._find_newest(self._epoch)
         if self._epoch is None or newest.number >= self._epoch.number:
@@ -214,7 +220,10 @@ class Agreement:
         return newest
 
     def _find_newest(self, known: Epoch | None) -> Epoch:
-        """Who only reads goes by what all roots keep, for as long as the controller fails."""
+        """Read the newest epoch at the controller; a process that only reads may ask the roots.
+
+        The roots are asked only while the controller fails, and then all of them must answer.
+        """
         now_s = self.clock.monotonic_s()
         if self.find_kept is None or not self.observes:
             self.lost = None
@@ -245,9 +254,9 @@ class Agreement:
         return found
 
     def _find_noted(self, epoch: Epoch | None, number: int) -> list[Epoch]:
-        """What members of one epoch, also former ones, have noted as that of a number.
+        """The epochs of a number that the members of one epoch have noted, former members included.
 
-        Of none: what all roots have as the newest.
+        If no epoch is given: the newest epoch that all roots keep, if it has that number.
         """
         if epoch is None:
             with suppress(TxnlogError):
@@ -265,10 +274,11 @@ class Agreement:
         return [one for found in self.controller.storage.gather(reads) for one in found]
 
     def ask_controller(self, call: Callable[[], T]) -> T:
-        """Do something at the controller, within a time. Raises StorageError.
+        """Make a request to the controller, within a time limit. Raises StorageError.
 
-        What is left behind does no harm: it reads, it puts an epoch, which others see if it ever
-        comes, or it deletes what nobody needs. Who only reads can go on without.
+        A request that is abandoned does no harm. It reads, it deletes what nobody needs, or it puts
+        an epoch, which others see if it ever arrives. A process that only reads can do without the
+        controller, and waits for less time.
         """
         lag_s = time_for(self._epoch)
         within_s = lag_s if self.find_kept and self.observes else MOST_LAGS * lag_s
@@ -276,9 +286,9 @@ class Agreement:
         return self.slowness.ask(where, call, within_s, pause_s=lag_s)
 
     def every(self) -> list[Epoch]:
-        """All epochs that are there, in their order; without the controller those that roots keep.
+        """All epochs that still exist, ascending; from the roots while the controller fails.
 
-        Then those are missing under which nothing was written.
+        Roots keep no epoch under which nothing was written.
         """
         newest = self.refresh()
         if self.lost is None or self.find_kept is None:
@@ -290,21 +300,21 @@ class Agreement:
         return self.refresh().number == epoch.number
 
     def history(self) -> int:
-        """The last unclean election before anything was read or written here; -1 if there was none.
+        """The last unclean election before this process read or wrote anything; -1: none.
 
-        All that this process learns and writes is of that history.
+        Everything that this process reads and writes later must belong to that history.
         """
         if self._history is None:
             self._history = self.epoch().last_unclean
         return self._history
 
     def _learn(self, epoch: Epoch) -> None:
-        """From now on this process knows something of the epoch's history."""
+        """Set the history of this process to the epoch's, if it has none yet."""
         if self._history is None:
             self._history = epoch.last_unclean
 
     def _check_history(self, epoch: Epoch) -> None:
-        """Raises LogTruncated: this process's knowledge of logs may be outdated."""
+        """Raise LogTruncated if an unclean election may have removed entries known here."""
         if self._history is None:
             return  # it has none yet: perhaps it is here that an election is held
         if self._history != epoch.last_unclean:
@@ -316,25 +326,27 @@ class Agreement:
     def may_differ(self, epoch: Epoch) -> bool:
         """Whether a member may have other bytes under a name than the leader.
 
-        A writer under an earlier leader may have given it what the new one never had, and be dead:
-        so only members that were in sync when the leader was elected. Who came later was given
-        nothing but what this leader has decided, and what everybody decides alike.
+        A writer may have put bytes at a member under an earlier leader, and died before the present
+        leader got them. So a member may differ only if it was in sync when this leader was elected.
+        A member that joined later was given what this leader has decided, and bytes that are equal
+        whoever puts them.
         """
         others = (member for member in epoch.members if member != epoch.leader)
         among = self._find_elected_among(epoch)
         return among is None or not set(among).isdisjoint(others)
 
     def had_other_leader(self, epoch: Epoch, former: Member) -> bool:
-        """Whether one that has left the set may have what its present leader has not decided.
+        """Whether a former member may have objects that the present leader has not decided.
 
-        As above: it was in sync when that one was elected, or left before.
+        True if it was in sync when this leader was elected, or left before that, or if this is
+        unknown.
         """
         among = self._find_elected_among(epoch)
         left = epoch.left[former].epoch
         return among is None or former in among or left < epoch.leader_since
 
     def _find_elected_among(self, epoch: Epoch) -> tuple[Member, ...] | None:
-        """Who was in sync when the leader was elected; () if it always led, None if unknown."""
+        """The members in sync when the leader was elected; () if it always led, None if unknown."""
         since = epoch.leader_since
         if since == 0:
             return ()
@@ -351,13 +363,13 @@ class Agreement:
         return self._elected_among[1]
 
     def storage(self, epoch: Epoch, member: Member) -> Storage:
-        """The storage of one member."""
+        """The storage of a member, which is opened once. Raises StorageError, UnnamedUrl."""
         # Of two that bring in different roots at once, both call them the same: one is refused.
         root = epoch.roots.get(root_of(member))
         which = (member, root.url if root else "")
         found = self._storages.get(which)
         if found is None:
-            opening = partial(self._open_member, epoch, member)  # that may hang, too
+            opening = partial(self.open_member, epoch, member)  # that may hang, too
             found = self._storages[which] = self.slowness.ask(member, opening, time_for(epoch))
         return found
 
@@ -371,14 +383,16 @@ class Agreement:
         may_be_large: bool = False,
         put_bytes: int | None = None,
     ) -> T:
-        """Make a request of one member, or several that belong together.
+        """Make one request of a member, or several that belong together; returns the answer.
 
-        After ``within_s`` the member is slow; None if the call makes many requests, each of which
-        has as long as others. If the answer ``may_be_large``, it is slow if it does not even show
-        its mark within that time. The same holds while this process checks the member's server.
-        ``put_bytes``: it is a put of so many, and has the time for that.
+        A member that does not answer within ``within_s`` seconds is slow. If that is None, the call
+        makes several requests, each with a limit of its own. If the answer ``may_be_large``, the
+        member is asked for its mark when the time is over, and has more time if it shows it. It has
+        more time, too, while this process checks the member's server. ``put_bytes``: the request
+        puts so many bytes, and has more time for that.
 
-        Raises ObjectNotFound, MemberFailed.
+        Raises ObjectNotFound, MemberFailed. UnnamedUrl, UnsupportedFilesystem: a member of the
+        epoch cannot be opened.
         """
         if put_bytes is not None:
             within_s = time_for(epoch, size_bytes=put_bytes)
@@ -395,7 +409,10 @@ class Agreement:
         return self._make(epoch, member, make, put_bytes)
 
     def ask_large(self, epoch: Epoch, member: Member, call: Callable[[Storage], T]) -> T:
-        """:meth:`ask`, once, for what may be large: nobody is slow for that."""
+        """Make one request whose answer may be large; raises what :meth:`ask` does.
+
+        A member that shows its mark is not slow, however long the answer takes.
+        """
         return self.ask(epoch, member, call, within_s=time_for(epoch), may_be_large=True)
 
     def ask_one_of(
@@ -406,10 +423,13 @@ class Agreement:
         call: Callable[[Storage], T],
         size_bytes: int = 0,
     ) -> T:
-        """:meth:`ask_late` for what all of these have: another one is asked then.
+        """Read an object from a member; if it is late, from another of ``members`` as well.
 
-        Each is asked so for one object at a time: a slow link carries little twice. That it lacks
-        the object proves nothing.
+        All of ``members`` should have the object; if one lacks it, that proves nothing. Each of the
+        others is asked for one late object at a time, since a slow link carries little twice.
+        ``size_bytes``: how much is read, for which there is more time.
+
+        Raises ObjectNotFound, MemberFailed.
         """
         within_s = time_for(epoch, size_bytes=size_bytes)
 
@@ -435,10 +455,13 @@ class Agreement:
         ask_another: Callable[[], list[T]],
         within_s: float,
     ) -> T:
-        """:meth:`ask_large`; if it takes longer than that, another one is asked beside it.
+        """Make one request whose answer may be large; once it is late, call ``ask_another``, too.
 
-        One file may hang at a root that shows its mark. Whoever answers first has answered, and
-        nobody is slow for that. Raises ObjectNotFound, MemberFailed.
+        The request is late after ``within_s`` seconds: one file may hang at a root that shows its
+        mark. The first answer counts, and nobody is slow for having been late. ``ask_another``
+        returns its answer in a list, or [] if it got none.
+
+        Raises ObjectNotFound, MemberFailed.
         """
         found: list[T] = []
         looks = itertools.count()
@@ -475,10 +498,12 @@ class Agreement:
     def ask_beside(
         self, epoch: Epoch, member: Member, call: Callable[[Storage], T], within_s: float
     ) -> T:
-        """Ask a member for what another one is late with; it may hang here, too.
+        """Ask a member for an object with which another member is late.
 
-        It is not slow for that, but asked no more beside others for as long. Raises ObjectNotFound,
-        MemberFailed.
+        It may hang here, too. Then it is not slow, but is not asked beside others for ``within_s``
+        seconds.
+
+        Raises ObjectNotFound, MemberFailed.
         """
         try:
             read = partial(call, self.storage(epoch, member))
@@ -489,7 +514,7 @@ class Agreement:
             raise MemberFailed(member, error) from error
 
     def punctual_first(self, epoch: Epoch, members: Sequence[Member]) -> list[Member]:
-        """These members; those whose reads took too long lately come last."""
+        """Sort members: those that were late with a read recently come last."""
         pause_s = MOST_LAGS * epoch.lag_s
         return sorted(members, key=lambda one: self.slowness.is_left(_late(one), pause_s))
 
@@ -533,7 +558,7 @@ class Agreement:
         return self.slowness.ask(member, call, within_s, go_on, is_over=is_out)
 
     def _is_out(self, epoch: Epoch, member: Member) -> bool:
-        """Whether others have put a member out meanwhile: nobody waits for it any more."""
+        """Whether others have put a member out meanwhile, so that it is no use to wait for it."""
         if self.lost is not None or member not in epoch.members:
             return False
         looking = self._looking.mutex
@@ -546,7 +571,7 @@ class Agreement:
         return self._epoch is not None and member not in self._epoch.members
 
     def _goes_on(self, epoch: Epoch, member: Member, may_be_large: bool) -> bool:
-        """Whether a request that takes long is waited for."""
+        """Whether to wait longer for a request that has missed its time limit."""
         if not may_be_large:
             storage = self.storage(epoch, member)
             for_s = storage.checked_for_s if isinstance(storage, ServerStorage) else None
@@ -559,7 +584,7 @@ class Agreement:
         self.answered_s[member] = self.clock.monotonic_s()
 
     def answered_ms(self, member: Member) -> int | None:
-        """When a member last answered this process, by the clock now; None if it never did."""
+        """When a member last answered this process, in Unix milliseconds; None if it never did."""
         at_s = self.answered_s.get(member)
         if at_s is None:
             return None
@@ -583,9 +608,9 @@ class Agreement:
         may_be_large: bool = False,
         put_bytes: int | None = None,
     ) -> dict[Member, T]:
-        """Make a request of several members side by side; all are waited for.
+        """Make a request of several members in parallel; returns their answers by member.
 
-        Raises the first one's ObjectNotFound or MemberFailed.
+        Waits for all members. Raises the first ObjectNotFound or MemberFailed.
         """
         ask = partial(self.ask, epoch, within_s=within_s, may_be_large=may_be_large)
         calls = [
@@ -594,9 +619,9 @@ class Agreement:
         return dict(zip(members, self.controller.storage.gather(calls), strict=True))
 
     def check_mark(self, epoch: Epoch, member: Member, *, within_s: float | None = None) -> None:
-        """Make sure that a member is the folder it should be: an empty disk tells nothing.
+        """Check that a member's folder has its mark: the folder of an unmounted disk has none.
 
-        Raises MemberFailed: it cannot be reached, or what it holds is gone.
+        Raises MemberFailed: the member cannot be reached, or its mark is gone.
         """
         try:
             mark = root_names.member_mark(member, epoch.store)
@@ -611,14 +636,14 @@ class Agreement:
     def settle(self, step: Step[T], *, writes: bool = False, then: Then = lambda _: None) -> T:
         """Do a step until it was done under an epoch that is still the newest one afterwards.
 
-        It may be done several times. It raises MemberFailed, and ObjectNotFound, which counts as a
-        result. If it ``writes`` inside of a :meth:`round`, the look at the epochs is left to the
-        round's end. ``then`` is called with the epoch under which it was done, when that has been
-        looked at.
+        The step may be done several times. It may raise MemberFailed, and ObjectNotFound, which
+        counts as a result. If it ``writes`` inside of a :meth:`round`, the look at the epochs is
+        left to the end of the round. Once a look has found the step's epoch to be the newest,
+        ``then`` is called with that epoch.
 
-        Raises NotEnoughReplicas: not enough members are in sync, or answer. StorageError: the
-        controller fails; in either case it is unknown what was done. LogTruncated: there was an
-        unclean election since this process began.
+        Raises NotEnoughReplicas: too few members are in sync, or answer. StorageError: the
+        controller fails. After either it is unknown what was done. LogTruncated: there was an
+        unclean election since this process began. ObjectNotFound: the step did.
         """
         began_s = self.clock.monotonic_s()
         if writes:
@@ -671,7 +696,7 @@ class Agreement:
             self.refresh()
 
     def _look_at_notes(self, epoch: Epoch, member: Member) -> None:
-        """Raises OutdatedController: one that answers has a later epoch."""
+        """Raise OutdatedController if a member has noted an epoch that the controller lacks."""
         with suppress(MemberFailed):
             note_epoch(self, epoch, [member], puts=False)
 
@@ -694,7 +719,7 @@ class Agreement:
         return self._waits(_Wait(self.clock.monotonic_s() + for_s))
 
     def as_patient(self, call: Callable[[], T]) -> Callable[[], T]:
-        """A call for another thread, which waits as long as this one."""
+        """Wrap a call for another thread, so that it has the deadline of this thread."""
         wait = self._wait()
 
         def run() -> T:
@@ -705,9 +730,10 @@ class Agreement:
         return call if wait is None else run
 
     def _is_over(self, wait: _Wait | None, least_s: float) -> bool:
-        """Whether a request that fails is given up; the others for which somebody waits are, too.
+        """Whether to give up a failing request: after ``least_s``, and after the caller's deadline.
 
-        A request that begins late has time enough for an election all the same.
+        Once one request has missed the deadline, the others under it are given up at once. Until
+        then each has time enough for an election, even if it begins late.
         """
         now_s = self.clock.monotonic_s()
         if wait is None or wait.is_over:
@@ -716,9 +742,11 @@ class Agreement:
         return wait.is_over
 
     def pauses(self, began_s: float) -> Callable[..., bool]:
-        """Pauses between two looks at what began then; False: it is given up, without a pause.
+        """Return a function that pauses before a request is tried again.
 
-        ``may_mend``: an election may, for which there must be time.
+        It returns False, without a pause, if the request is to be given up. ``began_s`` is when the
+        request began, in monotonic seconds. The function takes the epoch, and whether an election
+        ``may_mend`` what failed: then there must be time for one.
         """
         wait = self._wait()
         pause_s = _FIRST_PAUSE_S
@@ -740,7 +768,7 @@ class Agreement:
         return getattr(self._round, "done", None)
 
     def within(self, done: list[_Done[object]], call: Callable[[], object]) -> None:
-        """Make a call of a round, in whichever thread: what it writes is added to ``done``."""
+        """Make a call that belongs to a round, in any thread; its steps are added to ``done``."""
         before = self._steps_of_round()
         self._round.done = done
         try:
@@ -750,9 +778,10 @@ class Agreement:
 
     @contextmanager
     def round(self) -> Iterator[list[_Done[object]]]:
-        """One look at the epochs for all that was written within the block.
+        """Make one look at the epochs for everything that is written within the block.
 
-        Raises StorageError at its end: any of it may be there, or not count.
+        At the end of the block it raises StorageError if any of that may not count, or not be
+        there.
         """
         done: list[_Done[object]] = []
         yield done
@@ -766,9 +795,11 @@ class Agreement:
 
     @contextmanager
     def rounds(self) -> Iterator[Callable[[], None]]:
-        """Rounds of this thread within the block are left to whoever calls what is given.
+        """Let the rounds of this thread within the block end without a look.
 
-        By then another look may have been made. What the call raises is what a round does.
+        Yields a function that makes them count, which the caller calls when it needs that. The
+        function looks at the epochs, unless there was another look meanwhile. It raises what
+        :meth:`round` does.
         """
         before = getattr(self._round, "left", None)
         left: list[_Done[object]] = []
@@ -779,7 +810,7 @@ class Agreement:
             self._round.left = before
 
     def _count(self, done: list[_Done[object]]) -> None:
-        """See to it that what was done counts; it is forgotten then."""
+        """Make finished steps count by one look; repeat those whose epoch has passed."""
         if not all(self._is_counted(one) for one in done):
             self.refresh()
         for one in done:
@@ -793,7 +824,7 @@ class Agreement:
         done.clear()
 
     def _is_counted(self, done: _Done[object]) -> bool:
-        """Whether its epoch was found to be the newest after it was done."""
+        """Whether a look that began after a step has found its epoch to be the newest."""
         return self._looked.get(done.epoch.number, -1) > done.at
 
     # -- who is out ------------------------------------------------------------------------------
@@ -809,7 +840,10 @@ class Agreement:
         )
 
     def _react(self, epoch: Epoch, failed: MemberFailed, since_s: float) -> bool:
-        """Propose the next epoch if a member has failed for too long; True if that was done."""
+        """React to a failure: apply its remedy, or put a member out that has failed for too long.
+
+        Returns whether the step may be tried again at once.
+        """
         if failed.remedy is not None:
             try:
                 return failed.remedy()
@@ -854,14 +888,14 @@ class Agreement:
         )
 
     def answers(self, epoch: Epoch, member: Member) -> bool:
-        """Whether a member can be reached, and is the folder that it should be."""
+        """Whether a member can be reached, and its folder has its mark."""
         with suppress(MemberFailed):
             self.check_mark(epoch, member)
             return True
         return False
 
     def takes(self, epoch: Epoch, member: Member, put_bytes: int) -> bool:
-        """Whether a member takes a put of so many bytes: it may be full, or read-only."""
+        """Whether a member takes a test put of so many bytes: it may be full, or read-only."""
         put = partial(try_put, token=self.clock.token(), size_bytes=put_bytes)
         with suppress(MemberFailed):
             self.ask(epoch, member, put, put_bytes=put_bytes)
@@ -878,11 +912,12 @@ class Agreement:
         put_bytes: int | None = None,
         diverged: bool = False,
     ) -> bool:
-        """Propose an epoch without a member; False if nobody can take its place.
+        """Propose an epoch without a member; False if it must stay, or another epoch came first.
 
-        ``may_lose``: an unclean election may be held for it, where one is allowed. ``put_bytes``:
-        it has failed to take so many. Where all do, as when all disks are full, it stays: the set
-        would shrink to the last of them, and be no better.
+        ``may_lose``: an unclean election may be held for it, if the settings allow one.
+        ``put_bytes``: the member has failed to take a put of so many bytes. It stays if no other
+        member in sync takes as many: when all disks are full, the set would shrink to the last of
+        them, and be no better. ``diverged``: it has other bytes than the others.
         """
         heirs = (
             one
@@ -905,9 +940,11 @@ class Agreement:
         return self.elect_unclean(epoch, f"all in sync fail: {why}")
 
     def elect_unclean(self, epoch: Epoch, why: str) -> bool:
-        """Propose a leader that was in sync last, of those that answer; False if none does.
+        """Propose the former member as leader that was in sync last and answers.
 
-        Nobody looks at what data its logs name: that takes too long here, and doctor tells it.
+        Returns False if none answers, if a member in sync does, or if another epoch came first.
+        Data that the new leader's logs name is not looked for, which would take too long here;
+        doctor does that.
         """
         if places(epoch):
             why = f"{why}; data that no answering root has may be lost: doctor tells which"
@@ -921,9 +958,10 @@ class Agreement:
         return Proposer(self.clock.token(), self.clock.now_ms(), why)
 
     def propose(self, epoch: Epoch, at: str = "") -> bool:
-        """Put an epoch. Whoever was first, the newest one is known afterwards.
+        """Put an epoch; False if another process was first. The newest one is known afterwards.
 
-        ``at`` is where, if the epoch itself says another place for later ones.
+        ``at``: the URL of the place to put it at, if the epoch itself names another place for later
+        ones.
         """
         put = self.ask_controller(partial(self.controller.propose, epoch, at))
         if put:
@@ -939,9 +977,9 @@ class Agreement:
         return put
 
     def propose_alone(self, epoch: Epoch) -> None:
-        """Put an epoch that somebody has decided on by the one before it.
+        """Put an epoch that was decided on by looking at the one before it.
 
-        Raises NotEnoughReplicas: somebody else was first.
+        Raises NotEnoughReplicas: another process has put an epoch meanwhile. StorageError.
         """
         if not self.propose(epoch):
             raise NotEnoughReplicas(

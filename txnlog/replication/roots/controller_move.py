@@ -1,23 +1,27 @@
-"""The controller moves to another place while the store is in use.
+"""Moves the controller to another place while the store is in use.
 
-1. An epoch says where the next one is decided: here. From then on all do, so no copy misleads.
-2. The new place is claimed, and given the newest epoch, then all others, as they are.
-3. The next epoch is put HERE, and says that those after it are decided there. Processes that look
-   at the epochs after that go there; so nothing acknowledged in between is lost.
-4. It is put there; a file in each root says where the controller is now.
+1. An epoch says that the next one is decided at the old place. From then on every epoch names the
+   place of the next one. So a process that finds a copy of an epoch goes to the right place.
+2. The new place is claimed. It gets the newest epoch, then all others, unchanged.
+3. The next epoch is put at the OLD place, and says that later ones are decided at the new one. Any
+   process that looks at the epochs goes to the new place from then on, so nothing acknowledged in
+   between is lost.
+4. That epoch is put at the new place. A file in each root says where the controller is now.
 
-A process that is killed on the way leaves copies that say where the controller is; the next attempt
-goes on.
+A process that is killed on the way leaves epochs that say where the controller is. The next attempt
+goes on from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
 from txnlog.errors import (
+    CorruptEntry,
     InvalidOption,
     NotAStore,
     NotEnoughReplicas,
@@ -29,16 +33,18 @@ from txnlog.errors import (
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement
 from txnlog.replication.roots.controller import list_epochs
-from txnlog.replication.roots.epochs import Epoch, counted_roots, decided_at, root_of
+from txnlog.replication.roots.epochs import Epoch, counted_roots, decided_at
 from txnlog.replication.roots.members import (
     MARK_DECODER,
     MarkedDisk,
     MemberOpener,
     OwnerMark,
     check_outside,
+    check_owner,
     check_url,
+    find_mark,
     is_nested,
-    read_mark,
+    renew_mark,
 )
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.slowness import Slowness
@@ -52,15 +58,15 @@ GO_ON_WITHOUT: Final = (
     "unmount or rename it, so that it does not answer, and `txnlog replicas recover` makes a "
     "controller from the roots"
 )
-"""Attempts to put the epoch that moves: another process put one first in all but the last."""
+"""What to do without a place that answers but takes no epoch; ends an error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerMove:
     """A controller that was moved, or would be.
 
-    ``epoch`` is the one by which it moves. ``untold`` are roots without the file yet, since they
-    did not answer; ``told`` are the others.
+    ``epoch`` is the one that moves it. ``told`` are the roots that name the new place now;
+    ``untold`` the others, which did not answer.
     """
 
     url: str
@@ -70,7 +76,7 @@ class ControllerMove:
 
 
 def known_controllers(agreement: Agreement, epoch: Epoch) -> tuple[str, ...]:
-    """The controller's current and earlier places, which files in roots may name."""
+    """The URLs of the controller's earlier places, and last of the current one."""
     return epoch.controllers or (agreement.controller.storage.url,)
 
 
@@ -93,7 +99,6 @@ def move_controller(
     if epoch.controller != to.url:
         _check_place(agreement, epoch, place)
         check_outside(to)
-        _check_named(agreement, opener, epoch)
         if not dry_run:
             if not to.was_probed():
                 probe(place)
@@ -103,8 +108,7 @@ def move_controller(
     if dry_run:
         ahead = 0 if epoch.controller == to.url else 1 if epoch.controllers else 2
         return ControllerMove(to.url, epoch.number + ahead, (), ())
-    known = known_controllers(agreement, epoch)
-    tell = partial(tell_root, opener, agreement.slowness, epoch, known)
+    tell = partial(tell_root, opener, agreement.slowness, epoch)
     told = [*filter(tell, epoch.roots)]
     untold = [root for root in counted_roots(epoch) if root not in told]
     return ControllerMove(to.url, epoch.number, tuple(told), tuple(untold))
@@ -131,26 +135,6 @@ def _check_place(agreement: Agreement, epoch: Epoch, to: Storage) -> None:
         )
 
 
-def _check_named(agreement: Agreement, opener: MemberOpener, epoch: Epoch) -> None:
-    """The URL for the old place in later epochs is the one in the roots."""
-    root = root_of(epoch.leader)
-    mark = _mark_of(agreement.slowness.bounding(opener.root(epoch.roots[root].url), epoch))
-    known = known_controllers(agreement, epoch)
-    if mark.controller not in known:
-        raise InvalidOption(
-            f"the roots name {mark.controller} as the controller, and not {known[-1]}: open the "
-            "store by that URL, or by a root's"
-        )
-
-
-def _mark_of(storage: Storage) -> OwnerMark:
-    try:
-        return read_mark(storage)
-    except ObjectNotFound as error:
-        where = f"{storage.url}/{root_names.REPLICA_FILE}"
-        raise StorageError(f"{where} is not there: is its disk mounted?") from error
-
-
 def move(agreement: Agreement, to: Storage) -> Epoch:
     """Have later epochs decided at another place; returns the epoch that says so.
 
@@ -167,7 +151,7 @@ def move(agreement: Agreement, to: Storage) -> Epoch:
             why = f"the controller, {old.url}, is about to move"
             _propose(agreement, decided_at(epoch, old.url, agreement.proposer(why)))
             continue
-        copy_epochs(old, to, epoch.number, partial(bounding, epoch=epoch))
+        copy_epochs(old, to, epoch, partial(bounding, epoch=epoch))
         who = agreement.proposer(f"the controller moves to {to.url}")
         if _propose(agreement, moved := decided_at(epoch, to.url, who), at=epoch.controller):
             return moved
@@ -178,7 +162,7 @@ def move(agreement: Agreement, to: Storage) -> Epoch:
 
 
 def _propose(agreement: Agreement, epoch: Epoch, at: str = "") -> bool:
-    """Put an epoch at the old place. Raises StorageError, which says what to do without."""
+    """Put an epoch at the old place; whether it was first. Raises StorageError, with advice."""
     try:
         return agreement.propose(epoch, at)
     except StorageError as error:
@@ -189,15 +173,15 @@ def _propose(agreement: Agreement, epoch: Epoch, at: str = "") -> bool:
         ) from error
 
 
-def copy_epochs(old: Storage, to: Storage, newest: int, bounding: Bounding) -> None:
-    """Give a place all epochs, as they are, the newest one first.
+def copy_epochs(old: Storage, to: Storage, epoch: Epoch, bounding: Bounding) -> None:
+    """Copy all epochs up to the newest one to a place, unchanged, that one first.
 
-    It says where epochs are decided, which the oldest do not: a process that finds those finds it,
-    too. ``bounding`` limits the time of requests to both.
+    The newest epoch says where epochs are decided, and the oldest do not. So no process may find
+    those alone. ``bounding`` limits the time of requests to both places.
 
     Raises StoreExists, StorageError.
     """
-    old, to = bounding(old), claim(to, bounding)
+    old, to, newest = bounding(old), claim(to, epoch.store, bounding), epoch.number
     numbers = sorted(list_epochs(old))
     if newest not in numbers:
         raise StorageError(f"{old.url}/{root_names.epoch_file(newest)} is gone")
@@ -208,20 +192,22 @@ def copy_epochs(old: Storage, to: Storage, newest: int, bounding: Bounding) -> N
         raise StorageError(f"{to.url} is not the folder that it was. Is its disk mounted?")
 
 
-def claim(to: Storage, bounding: Bounding) -> Storage:
-    """Make a place the controller's, which is noticed to be gone. Raises StoreExists.
+def claim(to: Storage, store: str, bounding: Bounding) -> Storage:
+    """Claim a place for the controller, so that it is noticed if the place is gone later.
 
-    ``bounding`` limits the time of requests to it, then also.
+    ``bounding`` limits the time of requests, also of those to the returned storage.
+
+    Raises StoreExists: the place is another store's. CorruptEntry, StorageError.
     """
-    mark, place = envelope.encode(OwnerMark(to.url)), bounding(to)
-    if not place.put_if_absent(root_names.CONTROLLER_FILE, mark) and (
-        place.get(root_names.CONTROLLER_FILE) != mark
-    ):
-        raise StoreExists(f"{to.url} was claimed under another URL")
-    place.confirm(root_names.CONTROLLER_FILE)
+    path, place = root_names.CONTROLLER_FILE, bounding(to)
+    if not place.put_if_absent(path, envelope.encode(OwnerMark(to.url, store))):
+        there = envelope.decode(place.get(path), MARK_DECODER, f"{to.url}/{path}")
+        if there.store != store:
+            raise StoreExists(f"{to.url} was claimed for another store's controller")
+    place.confirm(path)
     if to.local_path("") is None:
         return place
-    return bounding(MarkedDisk(to, root_names.CONTROLLER_FILE))
+    return bounding(MarkedDisk(to, path))
 
 
 def _copy_epoch(old: Storage, to: Storage, number: int) -> None:
@@ -240,51 +226,57 @@ def _copy_epoch(old: Storage, to: Storage, number: int) -> None:
 # -- roots ---------------------------------------------------------------------------------------
 
 
-def tell_root(
-    opener: MemberOpener, slowness: Slowness, epoch: Epoch, known: Sequence[str], root: str
-) -> bool:
-    """:func:`put_pointer`; False if the root does not answer.
+def _mark_of(storage: Storage) -> OwnerMark:
+    try:
+        return find_mark(storage)
+    except ObjectNotFound as error:
+        where = f"{storage.url}/{root_names.REPLICA_FILE}"
+        raise StorageError(f"{where} is not there: is its disk mounted?") from error
 
-    It is only needed to open the store by that root when the old place is gone for good.
+
+def tell_root(opener: MemberOpener, slowness: Slowness, epoch: Epoch, root: str) -> bool:
+    """Put the controller's pointer in a root, by :func:`put_pointer`; False if that fails.
+
+    The pointer is only needed to open the store by that root once the old place is gone for good.
     """
     try:
         there = slowness.bounding(opener.root(epoch.roots[root].url), epoch)
-        put_pointer(epoch, root, there, known)
+        put_pointer(epoch, root, there)
     except TxnlogError:
         return False
     return True
 
 
-def put_pointer(epoch: Epoch, root: str, storage: Storage, known: Sequence[str]) -> None:
-    """Make a root name an epoch's controller if it names one that is known.
+def put_pointer(epoch: Epoch, root: str, storage: Storage) -> None:
+    """Make a root name an epoch's controller, if the controller has ever moved.
 
-    Raises StorageError, StoreExists.
+    Raises StorageError. StoreExists: the folder is another root, or of another store.
     """
-    moves = len(epoch.controllers) - 1
     mark = _mark_of(storage)
-    if mark.controller not in known or mark.member != root:
-        raise StoreExists(f"{storage.url} is not root {root}, or is of another store")
+    check_owner(storage, mark, epoch, root)
+    renew_mark(storage, mark)
+    moves = len(epoch.controllers) - 1
     if moves < 1:
         return
-    path, data = (
-        root_names.controller_pointer(moves),
-        envelope.encode(OwnerMark(epoch.controller, root)),
-    )
+    path = root_names.controller_pointer(moves)
+    data = envelope.encode(OwnerMark(epoch.controller, epoch.store, root))
     if not storage.put_if_absent(path, data) and storage.get(path) != data:
-        raise StoreExists(f"{storage.url}/{path} names another controller")
+        storage.replace(path, data)  # it is damaged, or of a place that was lost with its epochs
     storage.confirm(path)
 
 
-def named_controller(storage: Storage, first: OwnerMark) -> OwnerMark:
-    """The controller that a root names: by its newest pointer, or its original file."""
+def named_controller(storage: Storage, mark: OwnerMark) -> str:
+    """The URL of the controller that a root names, by its newest intact pointer or its mark."""
     found = map(root_names.parse_controller_pointer, storage.list_names(""))
-    moves = max((number for number in found if number is not None), default=0)
-    if not moves:
-        return first
-    path = root_names.controller_pointer(moves)
-    return envelope.decode(storage.get(path), MARK_DECODER, f"{storage.url}/{path}")
+    for moves in sorted((number for number in found if number is not None), reverse=True):
+        path = root_names.controller_pointer(moves)
+        with suppress(CorruptEntry, ObjectNotFound):
+            pointer = envelope.decode(storage.get(path), MARK_DECODER, f"{storage.url}/{path}")
+            if pointer.store == mark.store:
+                return pointer.controller
+    return mark.controller
 
 
 def names_controller(storage: Storage, epoch: Epoch) -> bool:
-    """Whether a root names the controller as of an epoch. Raises StorageError."""
-    return named_controller(storage, _mark_of(storage)).controller == epoch.controller
+    """Whether a root names the controller of an epoch. Raises StorageError."""
+    return named_controller(storage, _mark_of(storage)) == epoch.controller

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from txnlog.config import Setting
@@ -26,10 +27,16 @@ from txnlog.replication.roots.listings import Listings, add_listing
 from txnlog.replication.roots.old_incarnations import check_root, old_incarnations
 from txnlog.replication.roots.outdated_controller import why_outdated
 from txnlog.replication.roots.placement import copies as wanted_copies
-from txnlog.replication.roots.placement import is_placed, is_share, places
+from txnlog.replication.roots.placement import is_placed, is_share, places, topic_of
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.scrub import ScrubNote, newest_scrub
 from txnlog.replication.roots.slowness import time_for
+from txnlog.replication.roots.soundness import (
+    NamedFiles,
+    Unnamed,
+    names_nothing,
+    unnames_nothing,
+)
 from txnlog.replication.roots.verification import check_again
 from txnlog.storage.failure_messages import is_denied
 from txnlog.storage.reach import UnnamedUrl
@@ -46,25 +53,26 @@ Condition: TypeAlias = Literal[
     "outdated controller",
     "read-only controller",
 ]
-"""Read by programs, like the two above: append only."""
+"""Programs read these words, and those of the two types above: only add new ones."""
 
 _LONGEST_S: Final = 10.0
-"""For how long a root is waited for, however long it may take elsewhere."""
+"""A description waits no longer for a root, even if its lag is set higher; in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
     """One root of a replicated store.
 
-    ``state`` is what the newest epoch says. ``answer`` is what the root says now: 'mark gone' is a
-    folder that is not its own, as where a disk is not mounted; 'not asked' is one that cannot be
-    asked as the store was opened. ``detail`` tells more of either. ``answered_ms`` is when it last
-    answered this process; None if it never did.
+    ``state`` is the root's state in the newest epoch, ``member`` its current incarnation; None if
+    it is out. ``answer`` is what the root says now: with 'mark gone' the folder is not the root's
+    own, as where a disk is not mounted; with 'not asked' the store was opened without access to it.
+    ``detail`` explains either. ``answered_ms`` is when the root last answered this process, in Unix
+    milliseconds; None if it never did.
 
-    ``objects_behind`` and ``bytes_behind`` are what it should have and lacks, ``differing`` its
-    objects that are not what the others have, by their sizes; None where that is not known, or was
-    not counted. ``since_epoch`` and ``since_ms`` tell since when it is out. ``old`` are earlier
-    incarnations that can be forgotten; () also if the root does not answer.
+    ``objects_behind`` counts objects that the root should have, but lacks; ``bytes_behind`` their
+    bytes. ``differing`` counts those of other sizes than the other roots have. These are None where
+    they are unknown, or were not counted. ``since_epoch`` and ``since_ms`` say since when the root
+    is out. ``old`` are earlier incarnations that can be forgotten; () if the root does not answer.
     """
 
     root: str
@@ -86,19 +94,26 @@ class Replica:
 class ReplicasDescription:
     """The roots as of one epoch. ``replicas`` are in the order of their roots' names.
 
-    ``condition`` is 'offline' if no root in sync answers, 'no controller' if it fails, and this is
-    what all roots keep of its epochs, 'outdated controller' if a root has an epoch that it lacks,
-    so that nothing here need be true, 'read-only controller' if it takes no epoch, and a root in
-    sync does not answer, 'below minimum' if fewer do than ``min_insync``, and 'whole'
-    if all roots are in sync, answer, and lack nothing that was counted, but for those that were
-    taken out and forgotten, or given up.
+    ``condition`` is
 
-    ``under_replicated`` are data files at fewer roots in sync than ``replication.factor`` says, and
-    ``under_replicated_bytes`` their sizes; None if not requested, or a root does not answer.
-    ``only_out`` are data files, of ``only_out_bytes``, that no root in sync has, but one that is
-    out and answers: lost with it, or deleted since it was out.
+    * 'offline': no root in sync answers.
+    * 'no controller': the controller fails, and the roots' own notes of its epochs are described.
+    * 'outdated controller': a root has an epoch that the controller lacks, so nothing here need be
+      true.
+    * 'read-only controller': it takes no epoch, and a root in sync does not answer.
+    * 'below minimum': fewer roots in sync answer than ``min_insync``.
+    * 'unknown': too few answer to tell, and others cannot be asked.
+    * 'whole': all roots are in sync, answer, and lack nothing that was counted. Roots that were
+      taken out and forgotten, or given up, do not count.
+    * 'degraded': none of these.
 
-    ``scrub`` is how far maintenance has compared all objects; None if it has not begun.
+    ``under_replicated`` counts data files at fewer roots in sync than ``replication.factor`` says,
+    and ``under_replicated_bytes`` their bytes. ``only_out`` counts data files that logs name, but
+    that no root in sync has: only an old incarnation, with which they would be lost.
+    ``only_out_bytes`` are their bytes. All four are None if they were not requested, or a root in
+    sync does not answer.
+
+    ``scrub`` says how far maintenance has come in comparing all objects; None if it has not begun.
     """
 
     controller: str
@@ -136,7 +151,7 @@ class ReplicaEpoch:
 
 
 def history(storage: ReplicatedStorage) -> list[ReplicaEpoch]:
-    """The history of epochs, as far as it is there. Raises StorageError, CorruptEntry."""
+    """All epochs that still exist, oldest first. Raises StorageError, CorruptEntry."""
     return [
         ReplicaEpoch(
             epoch.number,
@@ -157,10 +172,17 @@ def _out(epoch: Epoch) -> tuple[str, ...]:
     return tuple(root for root in sorted(epoch.roots) if root not in known)
 
 
-def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> ReplicasDescription:
-    """The newest epoch, and what each root answers; of those that are joining what they lack.
+def describe(
+    storage: ReplicatedStorage,
+    *,
+    with_lag: bool = False,
+    named: NamedFiles = names_nothing,
+    unnamed: Unnamed = unnames_nothing,
+) -> ReplicasDescription:
+    """Describe the newest epoch and its roots, which are asked in parallel.
 
-    ``with_lag``: of all roots, compared by names and sizes. Roots are asked side by side.
+    What joining roots lack is counted, and with ``with_lag`` what any root lacks, by names and
+    sizes. ``named`` and ``unnamed`` tell what logs name, and name no more.
 
     Raises StorageError: the controller fails.
     """
@@ -172,7 +194,7 @@ def describe(storage: ReplicatedStorage, *, with_lag: bool = False) -> ReplicasD
     compared = _Compared({}, None)
     answering = [one for one in epoch.in_sync if asked[root_of(one)].answer == "answers"]
     if len(answering) == len(epoch.in_sync):
-        compared = _compare(storage, epoch, with_lag=with_lag)
+        compared = _compare(storage, epoch, named, unnamed, with_lag=with_lag)
     found = tuple(_replica(storage, epoch, root, asked[root], compared.lags) for root in roots)
     lacking = compared.lacking
     controller: Condition | None = None
@@ -215,7 +237,7 @@ class _Asked(NamedTuple):
 
 
 def _ask(storage: ReplicatedStorage, epoch: Epoch, root: str) -> _Asked:
-    """Whether a root is there now, and which incarnations it has."""
+    """Ask whether a root is there now, and which old incarnations it has."""
     agreement, member = storage.agreement, member_of(epoch, root)
     within_s = min(time_for(epoch), _LONGEST_S)
     try:
@@ -276,7 +298,7 @@ def _state(epoch: Epoch, member: Member | None) -> RootState:
 def _why(
     storage: ReplicatedStorage, epoch: Epoch, root: str, member: Member | None, left: Left | None
 ) -> str | None:
-    """Why a root is not in sync; None if it is, or nobody knows any more."""
+    """Why a root is not in sync; None if it is in sync, or the reason is no longer known."""
     if member in epoch.joining:
         again = f"`txnlog replicas add {epoch.roots[root].url}` starts over"
         return f"it copies; if what it lacks does not become less, nobody goes on: {again}"
@@ -313,7 +335,8 @@ def _condition(
     is_whole = len(of_set) == answering == len(counted_roots(epoch)) and not any(
         one.objects_behind or one.differing for one in found
     )
-    return "degraded" if not is_whole or (lacking and lacking.under_replicated) else "whole"
+    lacks = lacking is not None and (lacking.under_replicated or lacking.only_out)
+    return "degraded" if lacks or not is_whole else "whole"
 
 
 # -- what roots have -----------------------------------------------------------------------------
@@ -321,7 +344,7 @@ def _condition(
 
 @dataclass(slots=True)
 class _Lag:
-    """None where it is not known."""
+    """What a member lacks; None where that is not known."""
 
     objects: int | None = 0
     bytes: int | None = 0
@@ -332,7 +355,7 @@ class _Lag:
 
 
 class Lacking(NamedTuple):
-    """Data files at too few members in sync, or at none: how many, and their bytes."""
+    """How many data files are at too few members in sync, or at none, and their bytes."""
 
     under_replicated: int = 0
     under_replicated_bytes: int = 0
@@ -345,8 +368,15 @@ class _Compared(NamedTuple):
     lacking: Lacking | None
 
 
-def _compare(storage: ReplicatedStorage, epoch: Epoch, *, with_lag: bool) -> _Compared:
-    """What members lack that those in sync have. Nothing is known if one of these fails."""
+def _compare(
+    storage: ReplicatedStorage,
+    epoch: Epoch,
+    named: NamedFiles,
+    unnamed: Unnamed,
+    *,
+    with_lag: bool,
+) -> _Compared:
+    """Compare members with those in sync. The result is empty if one of these fails."""
     if not (with_lag or epoch.joining):
         return _Compared({}, None)
     agreement = storage.agreement
@@ -367,19 +397,19 @@ def _compare(storage: ReplicatedStorage, epoch: Epoch, *, with_lag: bool) -> _Co
                     pass
                 return _Compared(lags, None)
             lags |= {member: _Lag(differing=0) for member in of_set}
-            for found in check_again(agreement, uneven):
+            for found in check_again(agreement, uneven, unnamed):
                 for lag in (lags[member] for member in found.members if member in lags):
                     if found.kind == "missing":
                         lag.add(found.size_bytes)
                     elif found.kind != "extra":
                         lag.differing = (lag.differing or 0) + 1
+            return _Compared(lags, count_lacking(listings, epoch, named))
         except (MemberFailed, NotEnoughReplicas):
             return _Compared({}, None)
-        return _Compared(lags, count_lacking(listings, epoch) if places(epoch) else Lacking())
 
 
 def _old(epoch: Epoch) -> list[Member]:
-    """Of roots that are out, what was in sync last; where data is placed, all that was."""
+    """Former members to compare: of each root that is out the last one; with placed data all."""
     if places(epoch):
         return by_last_in_sync(epoch)
     last = (last_in_sync(epoch, root) for root in _out(epoch))
@@ -389,7 +419,7 @@ def _old(epoch: Epoch) -> list[Member]:
 def _walk(
     listings: Listings, epoch: Epoch, of_set: Sequence[Member], lags: dict[Member, _Lag]
 ) -> Iterator[str]:
-    """Count what others lack of what the set has; yield what is not alike in the set."""
+    """Count in ``lags`` the objects that other members lack; yield names that differ in the set."""
     for name, sizes in listings.holders():
         there = [sizes[member] for member in of_set if member in sizes]
         if not there:
@@ -402,16 +432,23 @@ def _walk(
             yield name
 
 
-def count_lacking(listings: Listings, epoch: Epoch) -> Lacking:
-    """Of what was listed, the data files that too few members in sync have."""
+def count_lacking(listings: Listings, epoch: Epoch, named: NamedFiles = names_nothing) -> Lacking:
+    """Count the listed data files that too few members in sync have, and those that none has.
+
+    The latter only count if a log names them. Raises StorageError: a log fails.
+    """
     under = under_bytes = only_out = only_out_bytes = 0
     in_sync = set(epoch.in_sync)
-    for name, sizes in listings.holders():
-        if not is_placed(epoch, name):
-            continue
-        there = len(in_sync.intersection(sizes))
-        if not there:
-            only_out, only_out_bytes = only_out + 1, only_out_bytes + max(sizes.values())
-        elif there < wanted_copies(epoch, name):
-            under, under_bytes = under + 1, under_bytes + max(sizes.values())
+    placed = ((name, sizes) for name, sizes in listings.holders() if is_placed(epoch, name))
+    for topic, files in groupby(placed, lambda one: topic_of(one[0])):
+        needed: Collection[str] | None = None
+        for name, sizes in files:
+            there = len(in_sync.intersection(sizes))
+            if there:
+                if there < wanted_copies(epoch, name):
+                    under, under_bytes = under + 1, under_bytes + max(sizes.values())
+                continue
+            needed = named(str(topic)) if needed is None else needed
+            if name in needed:
+                only_out, only_out_bytes = only_out + 1, only_out_bytes + max(sizes.values())
     return Lacking(under, under_bytes, only_out, only_out_bytes)

@@ -1,8 +1,8 @@
 """Epochs, and how the next one follows from one: pure, no I/O.
 
-A member is an *incarnation* of a root, and is called ``<root>-<number>``: a folder that was empty
-when it was first named, in which nothing is ever changed. A root that was out of the set returns as
-another member. Each epoch is complete; nobody need read earlier ones.
+A member is an *incarnation* of a root, called ``<root>-<number>``: a folder that was empty when an
+epoch first named it. Nothing in it is ever changed. A root that was out of the set returns as
+another member. Each epoch is complete, so nobody need read earlier ones.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ LAG_TIME: Final = "replica.lag.time.max.ms"
 UNCLEAN: Final = "unclean.leader.election.enable"
 AUTO_RETURN: Final = "replica.auto.return"
 FACTOR: Final = "replication.factor"
-"""For all topics; followed by a dot and a topic's name, for that one."""
+"""For all topics; with a dot and a topic's name after it, for that topic."""
 PREFERRED: Final = "replica.preferred.leader"
 SCRUB: Final = "replica.scrub.bytes"
 RACK: Final = "replica.rack"
-"""Followed by a dot and a root's name."""
+"""A prefix: a dot and a root's name follow."""
 _ALL: Final = "all"
 _FIRST: Final = "first"
 _NONE: Final = "none"
@@ -63,7 +63,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 DEFAULT_LAG_S: Final = int(_DEFAULTS[LAG_TIME]) / 1000
 _LONGEST_LAG_S: Final = 86_400.0
-"""A clock takes no time of any length, and nobody waits longer."""
+"""A longer lag counts as this one: clocks only take limited times, and nobody waits longer."""
 _SWITCHES: Final = (UNCLEAN, AUTO_RETURN)
 
 
@@ -75,65 +75,68 @@ class Root(msgspec.Struct, frozen=True):
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A member that left the in-sync set: the last epoch in which it was in sync."""
+    """A former member: it was in sync up to the epoch ``epoch``, and left at ``at_ms``."""
 
     epoch: Counter
     at_ms: TimeMs
     diverged: bool = False
-    """Whether it had other bytes than others: what it has of logs proves nothing."""
+    """Whether it left because it had other bytes than others: then its logs prove nothing."""
 
 
 class FailedJoins(msgspec.Struct, frozen=True):
-    """A root whose last attempts to join failed: how many, and when the last one was."""
+    """A root's failed attempts to join since it last did: how many, and when the last one was."""
 
     count: Counter
     at_ms: TimeMs
 
 
 class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
-    """Which member leads, which are in sync, and which are joining."""
+    """Which member leads, which are in sync, which are joining, and the settings."""
 
     number: Counter
     leader: Member
-    """Decides races; one of ``in_sync``."""
+    """The member that decides races; one of ``in_sync``."""
     leader_since: Counter
     in_sync: Annotated[tuple[Member, ...], AnyNumber]
-    """Each has everything acknowledged."""
+    """The members that have everything acknowledged."""
     joining: Annotated[dict[Member, Counter], AnyNumber]
-    """Members that are written to and copy the rest, to the epoch since which."""
+    """Members that get all writes while they copy the rest: since which epoch each does so."""
     roots: Annotated[dict[Name, Root], AnyNumber]
     left: Annotated[dict[Member, Left], AnyNumber]
-    """Members that were in sync once, and that an unclean election may fall back on."""
+    """Former members, by name: an unclean election may elect one of these."""
     settings: Annotated[dict[LongName, Text], AnyNumber]
-    """Those that differ from the defaults."""
+    """The settings that differ from their defaults."""
     at_ms: TimeMs
-    """When it was proposed, by the proposer's clock."""
+    """When the epoch was proposed, by the proposer's clock."""
     by: Name
-    """A random token, to recognise one's own proposal."""
+    """A random token, by which a proposer recognises its own epoch."""
     why: Text
     store: Name
-    """``by`` of the first one, in all that follow: by this members' marks tell stores apart."""
+    """The store's identity: ``by`` of its first epoch. It is in members' marks, too."""
     unclean: Counter | None = None
-    """Since which epoch acknowledged writes may be lost; None if the leader was in sync."""
+    """After an unclean election: writes acknowledged from this epoch on may be lost; else None."""
     last_unclean: CounterOrNone = -1
     """The newest epoch that began with an unclean election; -1 if none did."""
     taken_out: Annotated[tuple[Name, ...], AnyNumber] = ()
-    """Roots that an operator took out, and that come back only if one says so."""
+    """Roots that an operator took out; only an operator brings them back."""
     controllers: Annotated[tuple[Text, ...], AnyNumber] = ()
-    """Where epochs were decided, and last where the next one is; () if it has never moved."""
+    """The URLs at which epochs were decided, and last the one at which the next is.
+
+    () if the controller has never moved.
+    """
     failed_joins: Annotated[dict[Name, FailedJoins], AnyNumber] = {}
-    """Roots that have given up joining, and have not joined since."""
+    """Roots whose last attempts to join failed, and which have not joined since."""
     before: Name = ""
-    """``by`` of the epoch that this one follows from; "" of the first."""
+    """``by`` of the epoch before this one; "" in the first."""
 
     @property
     def controller(self) -> str:
-        """Where the next epoch is decided; "" where this one was found."""
+        """The URL at which the next epoch is decided; "" if that is where this one was found."""
         return self.controllers[-1] if self.controllers else ""
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """All members that are written to, the leader first."""
+        """All members that get writes, in sync or joining; the leader first."""
         others = (member for member in (*self.in_sync, *self.joining) if member != self.leader)
         return (self.leader, *others)
 
@@ -147,7 +150,7 @@ class Epoch(msgspec.Struct, frozen=True, tag_field="kind", tag="epoch"):
 
     @property
     def scrub_bytes(self) -> int | None:
-        """How much a run of maintenance compares; None: nothing."""
+        """How many bytes a run of maintenance compares; None if it compares nothing."""
         text = self.settings.get(SCRUB, _DEFAULTS[SCRUB])
         return None if text == _NONE else int(text)
 
@@ -164,7 +167,11 @@ DECODER = msgspec.json.Decoder(Epoch)
 
 
 def check_epoch(epoch: Epoch, number: int) -> None:
-    """Raises ValueError: it is not an epoch of this number, or names unknown members or roots."""
+    """Check an epoch that was read.
+
+    Raises ValueError: it has another number, no leader in sync, or unknown members or roots.
+    InvalidConfig, InvalidOption: its settings make no sense.
+    """
     known = [*epoch.in_sync, *epoch.joining, *epoch.left]
     if epoch.number != number:
         raise ValueError(f"it says that it is epoch {epoch.number}")
@@ -181,9 +188,9 @@ def check_epoch(epoch: Epoch, number: int) -> None:
 
 
 def preferred_root(epoch: Epoch) -> str:
-    """The root that is to lead where it can: the first one that there was, unless a setting says.
+    """The root that should lead: the one that a setting names, else the first one that was added.
 
-    Roots are called r0, r1 and so on in the order in which they came.
+    Roots are called r0, r1 and so on in the order in which they were added.
     """
     chosen = epoch.settings.get(PREFERRED, _DEFAULTS[PREFERRED])
     first = min(epoch.roots, key=lambda root: (len(root), root))
@@ -207,42 +214,42 @@ def incarnation_of(member: Member) -> int:
 
 
 def member_of(epoch: Epoch, root: str) -> Member | None:
-    """A root's current member; None if it is out."""
+    """A root's current member; None if the root is out."""
     return next((member for member in epoch.members if root_of(member) == root), None)
 
 
 def counted_roots(epoch: Epoch) -> list[str]:
-    """The roots without those that are gone for good: taken out, with nothing left of them.
+    """The roots without those that are gone for good: taken out, and with no former member left.
 
-    Such a root comes back by a later epoch alone, which others know before it is in sync.
+    Such a root can only come back by a later epoch, which others know before it is in sync.
     """
     there = {*map(root_of, (*epoch.in_sync, *epoch.joining, *epoch.left))}
     return [root for root in epoch.roots if root in there or root not in epoch.taken_out]
 
 
 def by_last_in_sync(epoch: Epoch) -> list[Member]:
-    """Those that were in sync once, the last of them first: so an unclean election takes them."""
+    """Former members in the order of unclean elections: the last one in sync comes first."""
     return sorted(epoch.left, key=lambda member: -epoch.left[member].epoch)
 
 
 def of_this_history(epoch: Epoch) -> list[Member]:
-    """Those that were in sync since the last unclean election, if there was one; as above."""
+    """The former members that were in sync since the last unclean election; last in sync first."""
     return [one for one in by_last_in_sync(epoch) if epoch.left[one].epoch >= epoch.last_unclean]
 
 
 def may_be_asked(epoch: Epoch) -> list[Member]:
-    """Those of this history that are asked for what was decided."""
+    """The former members that may be asked for decided objects: of this history, not diverged."""
     return [one for one in of_this_history(epoch) if not epoch.left[one].diverged]
 
 
 def last_in_sync(epoch: Epoch, root: str) -> Member | None:
-    """A root's member that was last in sync; None if it never was."""
+    """The former member of a root that was last in sync; None if there is none."""
     was = [member for member in epoch.left if root_of(member) == root]
     return max(was, key=lambda member: epoch.left[member].epoch, default=None)
 
 
 def first_epoch(urls: Mapping[str, str], settings: Mapping[str, str], who: Proposer) -> Epoch:
-    """Every root with an empty incarnation, all in sync."""
+    """The first epoch: every root has an empty incarnation, and all are in sync."""
     members = tuple(f"{name}-0" for name in urls)
     return Epoch(
         0,
@@ -273,7 +280,7 @@ def _left(epoch: Epoch, gone: Member, at_ms: int, diverged: bool) -> dict[Member
 
 
 def without(epoch: Epoch, gone: Member, who: Proposer, *, diverged: bool = False) -> Epoch:
-    """The set without a member that is not the leader."""
+    """The next epoch, without a member. Raises ValueError: that one is the leader."""
     if gone == epoch.leader:
         raise ValueError(f"{gone} leads: another one must be elected")
     return _next(
@@ -288,9 +295,11 @@ def without(epoch: Epoch, gone: Member, who: Proposer, *, diverged: bool = False
 def elected(
     epoch: Epoch, leader: Member, who: Proposer, *, keep: bool = False, diverged: bool = False
 ) -> Epoch:
-    """Another leader from the in-sync set; the old one leaves it, unless it is kept.
+    """The next epoch, with another leader from the in-sync set.
 
-    Nobody goes on joining: a root that copied from the old leader may have more than the new one.
+    The old leader leaves the set, unless ``keep`` is true. All joining ends: a member that copied
+    from the old leader may have more than the new one has. Raises ValueError: ``leader`` is not in
+    sync, or leads already.
     """
     if leader not in epoch.in_sync or leader == epoch.leader:
         raise ValueError(
@@ -309,7 +318,10 @@ def elected(
 
 
 def elected_unclean(epoch: Epoch, leader: Member, who: Proposer) -> Epoch:
-    """A leader that was once in sync: writes acknowledged since then may be lost."""
+    """The next epoch, led by a former member: writes acknowledged since it left may be lost.
+
+    Raises ValueError: ``leader`` is not a former member.
+    """
     left = dict(epoch.left)
     was = left.pop(leader, None)
     if was is None:
@@ -330,26 +342,27 @@ def elected_unclean(epoch: Epoch, leader: Member, who: Proposer) -> Epoch:
 
 
 def is_over(noted: Epoch, epoch: Epoch) -> bool:
-    """Whether an epoch says less of where the controller has been than one that follows.
+    """Whether a noted epoch is void: a newer one names the same places of the controller, and more.
 
-    If its number is as high, the controller was lost before anything was acknowledged under it.
+    If its number is as high as the newer one's, the controller was lost before anything was
+    acknowledged under it.
     """
     before = noted.controllers
     return len(before) < len(epoch.controllers) and epoch.controllers[: len(before)] == before
 
 
 def taken_out(epoch: Epoch, root: str) -> Epoch:
-    """Note in an epoch that an operator has taken a root out."""
+    """The given epoch, in which an operator has also taken a root out."""
     return msgspec.structs.replace(epoch, taken_out=(*epoch.taken_out, root))
 
 
 def kept_out(epoch: Epoch, root: str, who: Proposer) -> Epoch:
-    """A root that is out stays out, whatever the settings say about returning."""
+    """The next epoch, in which a root that is out stays out, whatever the settings say."""
     return _next(epoch, who, taken_out=(*epoch.taken_out, root))
 
 
 def forgotten(epoch: Epoch, member: Member, who: Proposer) -> Epoch:
-    """No unclean election falls back on an old incarnation any more."""
+    """The next epoch, in which a former member can no longer be elected. Raises ValueError."""
     if member in epoch.members:
         raise ValueError(f"{member} is a member")
     left = {other: was for other, was in epoch.left.items() if other != member}
@@ -357,7 +370,10 @@ def forgotten(epoch: Epoch, member: Member, who: Proposer) -> Epoch:
 
 
 def given_up(epoch: Epoch, member: Member, who: Proposer) -> Epoch:
-    """An old incarnation is forgotten of a root that is lost for good: it is not tried again."""
+    """The next epoch, without a former member whose root is lost for good.
+
+    If the root is out, it counts as taken out from then on, so that its return is not tried again.
+    """
     root = root_of(member)
     is_out = member_of(epoch, root) is None and root not in epoch.taken_out
     after = forgotten(epoch, member, who)
@@ -365,32 +381,35 @@ def given_up(epoch: Epoch, member: Member, who: Proposer) -> Epoch:
 
 
 def configured(epoch: Epoch, settings: Mapping[str, str], who: Proposer) -> Epoch:
-    """The set has other settings."""
+    """The next epoch, with other settings."""
     return _next(epoch, who, settings=dict(settings))
 
 
 def decided_at(epoch: Epoch, url: str, who: Proposer, number: int = 0) -> Epoch:
-    """The epoch names where the next one is decided: here, or at another place.
+    """The next epoch, which says that those after it are decided at ``url``.
 
-    ``number`` is its own, if those before have been given to epochs that are lost.
+    It has ``number`` if that is higher: lower ones may have been used by epochs that are lost.
     """
     number = max(number, epoch.number + 1)
     return _next(epoch, who, controllers=(*epoch.controllers, url), number=number)
 
 
 def decided_again(epoch: Epoch, who: Proposer, number: int) -> Epoch:
-    """An epoch says the same again, with a number that nothing else has."""
+    """The given epoch again, with a number that no other epoch has."""
     return _next(epoch, who, number=number)
 
 
 def next_incarnation(epoch: Epoch, root: str) -> Member:
-    """The member as which a root returns."""
+    """The member as which a root will join next."""
     known = epoch.roots.get(root)
     return f"{root}-{known.incarnations if known else 0}"
 
 
 def joining(epoch: Epoch, member: Member, url: str, who: Proposer) -> Epoch:
-    """A new member is given all that is written from this epoch on."""
+    """The next epoch, from which on a new member gets all writes.
+
+    Raises ValueError: its root takes part already, or this is not its next incarnation.
+    """
     root = root_of(member)
     if any(root_of(other) == root for other in epoch.members):
         raise ValueError(f"{root} takes part already")
@@ -408,9 +427,11 @@ def joining(epoch: Epoch, member: Member, url: str, who: Proposer) -> Epoch:
 def joined(
     epoch: Epoch, member: Member, since: int, leader_since: int, who: Proposer
 ) -> Epoch | None:
-    """A member that has copied everything is in sync; None if its copy is not enough.
+    """The next epoch, in which a joining member is in sync; None if its copy is not enough.
 
-    That is so if another leader was elected since, or it was out of the set meanwhile.
+    It is not enough if another leader was elected since, or the member was out meanwhile. ``since``
+    is the epoch in which it began to join, ``leader_since`` the election of the leader that it
+    copied.
     """
     if epoch.joining.get(member) != since or epoch.leader_since != leader_since:
         return None
@@ -420,7 +441,7 @@ def joined(
 
 
 def gave_up_joining(epoch: Epoch, member: Member, who: Proposer) -> Epoch:
-    """A joining member is out; the number of failures is kept."""
+    """The next epoch, without a joining member; its root has failed to join once more."""
     root = root_of(member)
     before = epoch.failed_joins.get(root)
     failed = FailedJoins(before.count + 1 if before else 1, who.at_ms)
@@ -428,8 +449,17 @@ def gave_up_joining(epoch: Epoch, member: Member, who: Proposer) -> Epoch:
     return _next(epoch, who, joining=rest, failed_joins={**epoch.failed_joins, root: failed})
 
 
+def moved_to(epoch: Epoch, root: str, url: str, who: Proposer) -> Epoch:
+    """The next epoch, in which a root has another URL. Raises ValueError: the root is in sync."""
+    if any(root_of(member) == root for member in epoch.in_sync):
+        raise ValueError(f"{root} is in sync where it is")
+    rest = {other: at for other, at in epoch.joining.items() if root_of(other) != root}
+    there = Root(url, epoch.roots[root].incarnations)
+    return _next(epoch, who, joining=rest, roots={**epoch.roots, root: there})
+
+
 def check_settings(settings: Mapping[str, object] | None, roots: Collection[str]) -> dict[str, str]:
-    """The settings of a set of roots as text. Raises InvalidConfig, InvalidOption."""
+    """Check the settings of roots; returns them as text. Raises InvalidConfig, InvalidOption."""
     checked = {}
     for key, value in (settings or {}).items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -460,7 +490,7 @@ def check_settings(settings: Mapping[str, object] | None, roots: Collection[str]
 
 
 def _check_key(key: str, roots: Collection[str]) -> str:
-    """The kind of a setting. Raises InvalidConfig: unknown, or for an unknown root or topic."""
+    """The kind of a setting. Raises InvalidConfig: it, or its root or topic, is unknown."""
     if key in _DEFAULTS:
         return key
     if key.startswith(f"{FACTOR}."):
@@ -480,7 +510,8 @@ def _check_key(key: str, roots: Collection[str]) -> str:
 def changed_settings(epoch: Epoch, changes: Mapping[str, object | None]) -> dict[str, str]:
     """All settings after some have changed; None resets one to its default.
 
-    That some data is not everywhere is never forgotten: such a setting is replaced by "all".
+    Once data may be at some roots only, the epochs never forget it: ``replication.factor`` stays
+    set, if only to "all".
 
     Raises InvalidConfig, InvalidOption.
     """
@@ -494,7 +525,7 @@ def changed_settings(epoch: Epoch, changes: Mapping[str, object | None]) -> dict
 
 
 def list_settings(settings: Mapping[str, str]) -> tuple[Setting, ...]:
-    """Each setting with its value, by key; those of single topics and roots if they are set."""
+    """All settings with their values, by key; of single topics and roots those that are set."""
     named = sorted(key for key in settings if key not in _DEFAULTS)
     return (
         *(
@@ -515,7 +546,7 @@ def _named_setting(key: str, settings: Mapping[str, str]) -> Setting:
 def split_settings(
     config: Mapping[str, object] | None,
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """The settings of the replicas, and the others."""
+    """Split the configuration of a new store: the settings of the replicas, and the others."""
     given = dict(config or {})
     ours = [key for key in given if key in _DEFAULTS or key.startswith((f"{FACTOR}.", f"{RACK}."))]
     return {key: given.pop(key) for key in ours}, given

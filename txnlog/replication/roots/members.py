@@ -1,9 +1,9 @@
 """A member's own storage: a folder of its root, known by a mark.
 
-A disk that is not mounted is an empty folder which takes every write, or another store's disk. So
-members on this machine's disks are asked for their mark before and after each write, after each
-folder that is listed, and after each name that is not found: who looks later may find the disk
-mounted again.
+A disk that is not mounted looks like an empty folder, and takes every write; or another store's
+disk is in its place. So a member on a disk of this machine is asked for its mark before and after
+each write, after each listing, and after each name that is not found. A later check would not do:
+by then the disk may be mounted again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,21 @@ from typing import ClassVar
 
 import msgspec
 
-from txnlog.errors import CorruptEntry, InvalidOption, NotAStore, ObjectNotFound, StorageError
+from txnlog.errors import (
+    CorruptEntry,
+    InvalidOption,
+    NotAStore,
+    ObjectNotFound,
+    StorageError,
+    StoreExists,
+)
 from txnlog.limits import MOST_MARK_BYTES, Name, Text
 from txnlog.replication import root_names
 from txnlog.replication.roots.bounded_requests import BoundedRequests
 from txnlog.replication.roots.epochs import Epoch, Member, Root, incarnation_of, root_of
 from txnlog.storage import envelope, open_storage
 from txnlog.storage.adapters.local import LocalStorage
-from txnlog.storage.base import Storage, Upload
+from txnlog.storage.base import CannotReplace, Storage, Upload
 from txnlog.storage.failure_messages import split_url
 from txnlog.storage.forwarding import ForwardingStorage
 from txnlog.storage.reach import Reach
@@ -31,58 +38,110 @@ from txnlog.storage.server_storage import ServerStorage
 
 
 class OwnerMark(msgspec.Struct, frozen=True, tag_field="kind", tag="replica"):
-    """The mark of a folder's owner: in a root, and in each of its incarnations."""
+    """The mark of a folder's owner: in a root, in incarnations, at a place of a moved controller.
+
+    It says to which store the folder belongs, by whatever URL it is reached.
+    """
 
     most_bytes: ClassVar[int] = MOST_MARK_BYTES
 
     controller: Text
-    """Its URL, without credentials."""
+    """The controller's URL when the mark was written, without credentials."""
+    store: Name
+    """The store's identity: see ``Epoch.store``."""
     member: Name = ""
+    """The name of the root, or of the incarnation; "" for a controller."""
 
 
 MARK_DECODER = msgspec.json.Decoder(OwnerMark)
 
 
-def read_mark(root: Storage) -> OwnerMark:
-    """The mark of a root; by its newest incarnation's if it is damaged. Raises ObjectNotFound."""
-    data, where = root.get(root_names.REPLICA_FILE), f"{root.url}/{root_names.REPLICA_FILE}"
-    for path in () if envelope.is_sound(data) else _incarnations_marks(root):
-        with suppress(ObjectNotFound, CorruptEntry):  # it is something else
-            found = envelope.decode(root.get(path), MARK_DECODER, path)
-            return OwnerMark(found.controller, root_of(found.member))
-    return envelope.decode(data, MARK_DECODER, where)
+def find_mark(root: Storage) -> OwnerMark:
+    """Read a root's mark; if it is missing or damaged, make it from a mark in an incarnation.
 
-
-def _incarnations_marks(root: Storage) -> Iterator[str]:
-    parsed = map(root_names.parse_incarnation_folder, root.list_folders(""))
-    for number in sorted((one for one in parsed if one is not None), reverse=True):
-        inside = f"{root_names.incarnation_folder(number)}/{root_names.MEMBER_MARKS}"
-        marks = filterfalse(root_names.is_trim_note, root.list_names(inside))
-        yield from (f"{inside}/{name}" for name in marks)
-
-
-def is_another_stores(root: Storage, epoch: Epoch) -> bool:
-    """Whether a root that was opened is none of an epoch's, under another URL either.
-
-    It takes one request to a root that has been nowhere else. Raises StorageError.
+    Raises ObjectNotFound: there is no mark. CorruptEntry: the mark is damaged, and no incarnation
+    has one. StorageError.
     """
-    for name, known in epoch.roots.items():
-        if known.url == root.url:
-            newest = known.incarnations - 1
-            mark = root_names.member_mark(f"{name}-{newest}", epoch.store)
-            with suppress(ObjectNotFound):
-                root.size(f"{root_names.incarnation_folder(newest)}/{mark}")
-                return False
-    marks = [*_incarnations_marks(root)]
-    return bool(marks) and not any(path.endswith(f"-{epoch.store}.json") for path in marks)
+    where = f"{root.url}/{root_names.REPLICA_FILE}"
+    try:
+        mark = envelope.decode(root.get(root_names.REPLICA_FILE), MARK_DECODER, where)
+    except (ObjectNotFound, CorruptEntry):
+        for number in _incarnations(root):
+            for path in _marks_in(root, number):
+                with suppress(ObjectNotFound, CorruptEntry):  # it is something else
+                    found = envelope.decode(root.get(path), MARK_DECODER, path)
+                    return OwnerMark(found.controller, found.store, root_of(found.member))
+        raise
+    return mark
+
+
+def check_owner(storage: Storage, mark: OwnerMark, epoch: Epoch, root: str) -> None:
+    """Raise StoreExists if a mark shows another store, or another root than ``root``."""
+    if mark.store != epoch.store:
+        raise StoreExists(f"{storage.url} is a replica of another store: was its disk exchanged?")
+    if mark.member != root:
+        raise StoreExists(f"{storage.url} is {mark.member or 'no root'} of this store, not {root}")
+
+
+def renew_mark(root: Storage, mark: OwnerMark) -> None:
+    """Put a root's mark if it is missing, damaged, or for another name. Raises StorageError."""
+    data = envelope.encode(mark)
+    if not root.put_if_absent(root_names.REPLICA_FILE, data):
+        found = None
+        with suppress(CorruptEntry):
+            found = envelope.decode(root.get(root_names.REPLICA_FILE), MARK_DECODER, root.url)
+        if found is None or (found.store, found.member) != (mark.store, mark.member):
+            with suppress(CannotReplace):  # its incarnations tell
+                root.replace(root_names.REPLICA_FILE, data)
+    root.confirm(root_names.REPLICA_FILE)
+
+
+def _incarnations(root: Storage) -> list[int]:
+    """The numbers of the incarnations that have a folder in a root, newest first."""
+    parsed = map(root_names.parse_incarnation_folder, root.list_folders(""))
+    return sorted((number for number in parsed if number is not None), reverse=True)
+
+
+def _marks_in(root: Storage, number: int) -> list[str]:
+    inside = f"{root_names.incarnation_folder(number)}/{root_names.MEMBER_MARKS}"
+    marks = filterfalse(root_names.is_trim_note, root.list_names(inside))
+    return [f"{inside}/{name}" for name in marks]
+
+
+def holds_incarnations(root: Storage) -> bool:
+    """Whether anything was written in an incarnation of a root."""
+    return any(
+        holds_objects(root, root_names.incarnation_folder(number)) for number in _incarnations(root)
+    )
+
+
+def newest_member(root: Storage, name: str, store: str) -> int | None:
+    """The newest incarnation of a named root that a folder holds; None if there is none.
+
+    Incarnations in which nothing was written do not count: the process that made one may have been
+    killed at once.
+    """
+    for number in _incarnations(root):
+        folder = root_names.incarnation_folder(number)
+        mark = f"{folder}/{root_names.member_mark(f'{name}-{number}', store)}"
+        if mark in _marks_in(root, number) and holds_objects(root, folder):
+            return number
+    return None
+
+
+def holds_objects(storage: Storage, folder: str = "") -> bool:
+    """Whether a folder, or one below it, holds anything of a store."""
+    prefix = f"{folder}/" if folder else ""
+    listed = (name.removeprefix(prefix) for name, _ in storage.list_all(folder))
+    return any(map(root_names.is_of_store, listed))
 
 
 class MarkGone(StorageError):
-    """A member's folder is not the same any more."""
+    """A member's folder is not the one that it was: its mark is gone."""
 
 
 class MarkedDisk(ForwardingStorage):
-    """Refuses to write, and to report absence, if the mark is not found."""
+    """A member on a disk: refuses to write, or to report absence, if its mark is not found."""
 
     def __init__(self, inner: Storage, mark: str) -> None:
         super().__init__(inner)
@@ -189,14 +248,14 @@ class MarkedDisk(ForwardingStorage):
 
 
 def without_mark(storage: Storage) -> Storage:
-    """A member's storage as it is before it is marked, or when its mark is gone."""
+    """A member's storage without the checks of its mark, which is not there yet, or is gone."""
     if isinstance(storage, BoundedRequests):
         return BoundedRequests(without_mark(storage.inner), storage.within)
     return storage.inner if isinstance(storage, MarkedDisk) else storage
 
 
 class ControllerDisk(MarkedDisk):
-    """The controller's own mark: its first epoch always exists."""
+    """A controller on a disk: its mark is the first epoch, which always exists."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner, root_names.epoch_file(0))
@@ -236,7 +295,7 @@ class _MarkedUpload(Upload):
 class MemberOpener:
     """Opens members by the URLs of their roots, with the given options: see :class:`Reach`.
 
-    Plain data, so it travels to other processes. The options may hold secrets.
+    Holds plain data, so it can be sent to other processes. The options may contain secrets.
     """
 
     def __init__(
@@ -250,27 +309,30 @@ class MemberOpener:
         return "MemberOpener()"
 
     def root(self, url: str | os.PathLike[str]) -> Storage:
-        """The storage of a root, or of the controller. Raises UnnamedUrl."""
+        """Open a root or a controller by its URL. Raises UnnamedUrl."""
         return open_storage(url, self._reach.options_for(url))
 
     def controller(self, url: str | os.PathLike[str]) -> Storage:
-        """The storage of a controller that has epochs."""
+        """Open a controller that already has epochs. Raises UnnamedUrl."""
         storage = self.root(url)
         return storage if storage.local_path("") is None else ControllerDisk(storage)
 
     @property
     def options(self) -> Mapping[str, object]:
-        """All options, for a process that opens the same storages."""
+        """All options, for another process that opens the same storages."""
         return self._reach.named
 
     def allow(
         self, url: str | os.PathLike[str], options: Mapping[str, object] | None = None
     ) -> None:
-        """The user has given a URL, and perhaps options for it."""
+        """Allow a URL that the user has given, perhaps with options."""
         self._reach.allow(url, options)
 
     def at(self, root: Root, member: Member, store: str) -> Storage:
-        """The storage of a member of a root; "" if it is unknown of which ``store``."""
+        """Open a member of a root; ``store`` is "" if it is unknown, and then no mark is checked.
+
+        Raises UnnamedUrl.
+        """
         folder = root_names.incarnation_folder(incarnation_of(member))
         url = f"{root.url.rstrip('/')}/{folder}"
         storage = open_storage(url, self._reach.options_for(root.url))
@@ -285,7 +347,7 @@ class MemberOpener:
 
 
 def check_url(url: str) -> None:
-    """Raises InvalidOption: it cannot be written down."""
+    """Raise InvalidOption if a URL may hold credentials: it is going to be written down."""
     parts = split_url(url, "the URL of a replica's root, or of the controller,")
     if "://" in url and ("@" in parts.netloc or parts.query):
         raise InvalidOption(
@@ -295,7 +357,7 @@ def check_url(url: str) -> None:
 
 
 def check_marks(storage: Storage, url: str) -> None:
-    """Raise NotAStore if a folder, with what lies at a URL in it, is a root's own."""
+    """Raise NotAStore if a folder is an incarnation of a root; ``url`` lies in it, or is it."""
     for name in storage.list_names(root_names.MEMBER_MARKS):
         if root_names.is_trim_note(name):
             continue
@@ -309,9 +371,10 @@ def check_marks(storage: Storage, url: str) -> None:
 
 
 def check_outside(storage: Storage) -> None:
-    """Raise NotAStore if a place on a disk is, or lies in, a root's folder, and would go with it.
+    """Raise NotAStore if a place on a disk is, or lies in, an incarnation of a root.
 
-    Its mark goes first. A root that hangs is not waited for, as no other folder is looked at.
+    It would be deleted with the incarnation. Incarnations whose marks are already deleted count as
+    well. Only folders on the path itself are looked at, so no hanging root elsewhere is waited for.
     """
     for folder in root_names.incarnations_around(storage.local_path("")):
         check_marks(open_storage(folder), storage.url)
@@ -326,13 +389,13 @@ def check_outside(storage: Storage) -> None:
 
 
 def is_nested(one: str, other: str) -> bool:
-    """Whether one of two URLs is the other, or below it: then a cleanup there would find it."""
+    """Whether one of two URLs is the other, or lies below it, where a cleanup would find it."""
     inner, outer = sorted((f"{one.rstrip('/')}/", f"{other.rstrip('/')}/"), key=len, reverse=True)
     return inner.startswith(outer)
 
 
 def put_mark(storage: Storage, member: Member, controller: str, store: str) -> None:
-    """Mark a member's folder as its own, before it takes part. Raises StorageError."""
+    """Mark a member's folder before the member takes part. Raises StorageError."""
     inner, mark = without_mark(storage), root_names.member_mark(member, store)
-    inner.put_if_absent(mark, envelope.encode(OwnerMark(controller, member)))
+    inner.put_if_absent(mark, envelope.encode(OwnerMark(controller, store, member)))
     inner.confirm(mark)

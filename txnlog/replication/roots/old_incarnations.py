@@ -1,11 +1,11 @@
-"""Old incarnations, from before a root left the in-sync set, and their deletion.
+"""Finds and deletes old incarnations, from before a root left the in-sync set.
 
-One can become a member again only by an unclean election. So an epoch first removes it from those
-that such an election may fall back on; then its mark is deleted, then the rest. No later epoch can
-name it: incarnations do not come back.
+Only an unclean election could make one a member again. So an epoch first removes it from those that
+such an election may elect. Then its mark is deleted, then the rest. No later epoch can name it,
+since incarnations do not come back.
 
-If the controller is lost, it may be the only one that knows of the newest epochs: one in sync has
-to know a later one before.
+If the controller is lost later, the old incarnation may have the only note of the newest epochs. So
+before it goes, a member in sync must have noted a later epoch than it has.
 """
 
 from __future__ import annotations
@@ -18,11 +18,16 @@ from itertools import chain, islice
 from typing import Final
 
 from txnlog import names
-from txnlog.errors import InvalidOption, NotEnoughReplicas, ObjectNotFound, StoreExists
+from txnlog.errors import (
+    InvalidOption,
+    NotEnoughReplicas,
+    ObjectNotFound,
+    StoreExists,
+    TxnlogError,
+)
 from txnlog.replication import root_names
 from txnlog.replication.roots import same_bytes
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
-from txnlog.replication.roots.controller_move import known_controllers
 from txnlog.replication.roots.epoch_notes import list_notes, note_epoch
 from txnlog.replication.roots.epochs import (
     Epoch,
@@ -35,7 +40,12 @@ from txnlog.replication.roots.epochs import (
 )
 from txnlog.replication.roots.former_members import is_of_log
 from txnlog.replication.roots.listings import Listings, add_listing
-from txnlog.replication.roots.members import MemberOpener, read_mark, without_mark
+from txnlog.replication.roots.members import (
+    MemberOpener,
+    check_owner,
+    find_mark,
+    without_mark,
+)
 from txnlog.replication.roots.placed_data import IsReplaced
 from txnlog.replication.roots.placement import is_placed, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
@@ -49,7 +59,7 @@ _AT_ONCE: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """An old incarnation that was deleted, or would be."""
+    """An old incarnation that was deleted, or would be: how many objects, and their bytes."""
 
     member: str
     url: str
@@ -58,7 +68,7 @@ class Forgotten:
 
 
 def old_incarnations(storage: ReplicatedStorage, epoch: Epoch, root: str) -> tuple[Member, ...]:
-    """A root's former members whose folders still exist; oldest first.
+    """A root's old incarnations that still have objects; oldest first.
 
     Raises StorageError: the root fails.
     """
@@ -94,10 +104,11 @@ def forget(
     lost: bool = False,
     dry_run: bool = False,
 ) -> Forgotten:
-    """See :meth:`txnlog.replication.Replicas.forget`. A ``lost`` one only goes from the epochs.
+    """See :meth:`txnlog.replication.Replicas.forget`.
 
-    ``is_sound`` judges data: it stays while it has the only copy that is whole. Of what
-    ``is_replaced`` tells none is needed.
+    ``lost``: only the epochs forget the incarnation, and nothing is deleted. ``is_sound`` judges
+    data files: the incarnation stays while it has the only intact copy of one, unless
+    ``is_replaced`` says that nobody needs that file.
     """
     agreement = storage.agreement
     epoch = agreement.refresh()
@@ -128,15 +139,18 @@ def forget(
         )
     except MemberFailed as failed:
         raise failed.error from failed
+    if not dry_run:
+        remove_folder(agreement, epoch, member)
     if done is None:
         raise InvalidOption(f"there is nothing of {member} at {url}")
     return Forgotten(member, url, *done)
 
 
 def _keep_epoch(agreement: Agreement, epoch: Epoch, member: Member) -> None:
-    """See to it that one in sync knows a later epoch than the one that goes; all, if they can.
+    """Let members in sync note the newest epoch, all if possible, before an incarnation goes.
 
-    Raises MemberFailed: none does. StorageError: one knows a later one than the controller.
+    Raises MemberFailed: none has noted a later epoch than the incarnation has. StorageError: a
+    member has noted a later epoch than the controller has.
     """
     failures = _note(agreement, epoch)
     if None in failures:
@@ -148,7 +162,7 @@ def _keep_epoch(agreement: Agreement, epoch: Epoch, member: Member) -> None:
 
 
 def _note(agreement: Agreement, epoch: Epoch) -> list[MemberFailed | None]:
-    """Have those in sync keep an epoch; how each has failed."""
+    """Let members in sync note an epoch; returns how each has failed, or None."""
 
     def keep(one: Member) -> MemberFailed | None:
         try:
@@ -163,7 +177,7 @@ def _note(agreement: Agreement, epoch: Epoch) -> list[MemberFailed | None]:
 def _give_up(
     storage: ReplicatedStorage, epoch: Epoch, member: Member, *, dry_run: bool
 ) -> Forgotten:
-    """Nobody waits any more for the data of a root that does not answer."""
+    """Give up an incarnation that does not answer: nobody waits for its data any more."""
     agreement = storage.agreement
     with suppress(MemberFailed):
         agreement.check_mark(epoch, member)
@@ -184,10 +198,12 @@ def _check_data(
     is_sound: IsSound,
     is_replaced: IsReplaced,
 ) -> None:
-    """Check that members in sync have its data, and as whole; the epoch that drops it follows.
+    """Check that members in sync have the incarnation's data, and intact.
 
-    One that never was in sync has only copies: nobody has counted on it. What the root's present
-    member has was judged when it joined; of the rest one copy in sync is read.
+    An incarnation that was never in sync has only copies, and nobody has counted on it. Data that
+    the root's present member has was judged when it joined; of other data one copy in sync is read.
+
+    Raises InvalidOption: only the incarnation has some data, or may have it.
     """
     present = member_of(epoch, root_of(member))
     if member not in epoch.left:
@@ -197,7 +213,7 @@ def _check_data(
     only, whole, untold = _Files(), _Files(), _Files()
 
     def judge(name: str, sizes: Mapping[Member, int]) -> _Files | None:
-        """Which files it belongs to; None if it may go."""
+        """The group of files to which this one is added; None if it may be deleted."""
         # A copy that a process is about to delete does not count.
         others = [one for one in epoch.in_sync if one in sizes and name not in notes.get(one, ())]
         if member not in sizes:
@@ -263,7 +279,7 @@ def _check_data(
 
 
 class _Files:
-    """Some data files, counted."""
+    """Counts data files and their bytes."""
 
     def __init__(self) -> None:
         self.count = self._bytes = 0
@@ -278,10 +294,9 @@ class _Files:
 
 
 def _whole_alone(storage: ReplicatedStorage, epoch: Epoch, member: Member) -> list[str]:
-    """What this one has whole, was not deleted, and no member in sync has whole.
+    """Files of logs, and the store's own file, that only the incarnation has intact.
 
-    Of data, a root that has joined since took what was whole. Raises InvalidOption: it alone has
-    a log.
+    Deleted files do not count. Raises InvalidOption: the incarnation alone has a log.
     """
     if member not in epoch.left:
         return []
@@ -316,9 +331,9 @@ def _check_whole(member: Member, only: Sequence[str]) -> None:
 
 
 def _lost_logs(storage: ReplicatedStorage, framed: Sequence[str]) -> list[str]:
-    """Logs that some member has, and nobody in sync: they are never deleted as a whole.
+    """Find logs, among those of the ``framed`` files, that no member in sync has: lost ones.
 
-    That of an expired transactional id is, and leaves a copy.
+    Only the log of an expired transactional id is ever deleted entirely, and leaves a copy.
     """
     folders = sorted({name.rpartition("/")[0] for name in framed})
     logs = [folder for folder in folders if names.is_log_folder(folder)]
@@ -341,30 +356,44 @@ def _check_out(epoch: Epoch, member: Member) -> None:
 
 
 def check_root(storage: ReplicatedStorage, epoch: Epoch, root: str) -> None:
-    """Check that a root answers and is this store's, by the file in it.
+    """Check that a root answers and is this store's, by its mark.
 
-    Raises InvalidOption, StoreExists, StorageError.
+    Raises InvalidOption: the root has no mark. StoreExists: it is another root, or of another
+    store. StorageError.
     """
     if not isinstance(storage.open_member, MemberOpener):
         return
     found = storage.open_member.root(epoch.roots[root].url)
     where = f"{found.url}/{root_names.REPLICA_FILE}"
     try:
-        mark = read_mark(found)
+        mark = find_mark(found)
     except ObjectNotFound as error:
         raise InvalidOption(f"{where} is not there: is the root's disk mounted?") from error
-    known = known_controllers(storage.agreement, epoch)
-    if mark.controller not in known or mark.member not in ("", root):
-        raise StoreExists(f"{where} is of another store, or of another root than {root}")
+    check_owner(found, mark, epoch, root)
+
+
+def remove_folder(agreement: Agreement, epoch: Epoch, member: Member) -> None:
+    """Remove the empty folder of a deleted incarnation, where the storage keeps such folders.
+
+    Else each look at the root would ask it, too. Failures are ignored.
+    """
+    opener = agreement.open_member
+    if isinstance(opener, MemberOpener):
+        with suppress(TxnlogError):
+            root = opener.root(epoch.roots[root_of(member)].url)
+            folder = root_names.incarnation_folder(incarnation_of(member))
+            gone = (f"{names.TEMPORARY}/none", names.STORE_FILE)  # with the last file goes a folder
+            agreement.slowness.bounding(root, epoch).delete([f"{folder}/{one}" for one in gone])
 
 
 def delete_incarnation(
     storage: Storage, own_mark: str, *, dry_run: bool = False
 ) -> tuple[int, int] | None:
-    """Delete all below a member's folder, its marks first: how many objects, and their bytes.
+    """Delete everything in a member's folder, its marks first; returns the objects and their bytes.
 
-    No later epoch may be able to name it. None: there was nothing. Raises StoreExists: it has
-    marks, and not the member's own.
+    No later epoch may be able to name the member. None if there was nothing.
+
+    Raises StoreExists: the folder has marks, but not the member's own. StorageError.
     """
     inner = without_mark(storage)
     marks = inner.list_names(root_names.MEMBER_MARKS)

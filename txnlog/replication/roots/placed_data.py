@@ -1,7 +1,7 @@
-"""Data files that not every member has: finding one, and listing them all.
+"""Finds and lists data files that not every member has.
 
-A file is first looked for where it belongs. It may have been put under another epoch, be in the
-middle of a move, or be at a member that is out.
+A file is first looked for where it belongs. It may be elsewhere: it was put under another epoch, is
+being moved, or is at a member that is out.
 """
 
 from __future__ import annotations
@@ -25,19 +25,22 @@ from txnlog.storage.base import Storage
 T = TypeVar("T")
 
 IsReplaced: TypeAlias = Callable[[Storage, str], bool]
-"""Whether nobody who begins now needs a data file that a storage has: its records are in others
-since, or no log places it, and no writer will any more."""
+"""Whether a storage's data file is not needed by anybody who begins now.
+
+Other files have its records since, or no log places it, and no writer will.
+"""
 
 
 def read_elsewhere(
     agreement: Agreement, epoch: Epoch, name: str, call: Callable[[Storage], T]
 ) -> T:
-    """Read a data file that no member in sync had when asked one after the other.
+    """Read a data file that no member in sync had when they were asked one after the other.
 
-    Where all should have all, it was deleted, or the last one in sync has lost it.
+    Where every member should have all data, the file was deleted, or the last one in sync has lost
+    it.
 
     Raises ObjectNotFound: no member has it, and all that may have it answer. NotEnoughReplicas: a
-    member that is out may have it that is placed. MemberFailed: a member may have it.
+    member that is out may have it. MemberFailed: a member in sync, or joining, may have it.
     """
     ask = partial(agreement.ask_large, epoch, call=call)
     for member in (*epoch.in_sync, *epoch.joining):  # it may have been moved meanwhile
@@ -56,7 +59,7 @@ def read_elsewhere(
                 unseen.append(member)
         except (MemberFailed, TxnlogError):
             unseen.append(member)
-    if unseen and is_placed(epoch, name):
+    if unseen:
         roots = ", ".join(f"{epoch.roots[root_of(one)].url} ({one})" for one in unseen)
         raise NotEnoughReplicas(
             f"no root in sync has {name}. It may be on a root that is out, and none of these "
@@ -66,19 +69,21 @@ def read_elsewhere(
 
 
 def asks_all(epoch: Epoch, folder: str) -> bool:
-    """Whether a listing of a folder takes those of all in sync."""
+    """Whether a folder must be listed at all members in sync, and not at the leader alone."""
     if _is_of_id(folder):
         return True
     return may_hold_data(folder) and (places(epoch) or folder not in ("", names.TOPICS))
 
 
 def list_placed(agreement: Agreement, epoch: Epoch, folder: str) -> Iterator[tuple[str, int]]:
-    """The leader's objects below a folder, then data that only others in sync have.
+    """The leader's objects below a folder, then those that only other members in sync list.
 
-    Below one topic's folder that is told also where all have all, and in that of a transactional
-    id, which is removed as a whole, anything: a deletion begins at the leader, and if it ended
-    there, whoever deletes must see what is left. Who only observes goes on without those that do
-    not answer.
+    The others are listed if data is placed, or if the folder is within a topic's; then their data
+    files count. They are listed, too, in the folder of a transactional id, which is deleted
+    entirely; there all their files count. A deletion begins at the leader and may have ended there,
+    so a process that deletes must see the files that are left.
+
+    A process that only reads goes on without members that do not answer, unless data is placed.
 
     Raises MemberFailed, ObjectNotFound.
     """
@@ -105,12 +110,12 @@ def list_placed(agreement: Agreement, epoch: Epoch, folder: str) -> Iterator[tup
 def add_data(
     listings: Listings, agreement: Agreement, epoch: Epoch, member: Member, folder: str
 ) -> None:
-    """:func:`add_listing` of data files alone. Raises MemberFailed."""
+    """:func:`add_listing` of data files only. Raises MemberFailed."""
     add_listing(listings, agreement, epoch, member, folder, counts=_is_data)
 
 
 def _is_of_id(folder: str) -> bool:
-    """Whether it is the log of a transactional id, or what its expiry has left."""
+    """Whether a folder is the log of a transactional id, or the copy that its expiry has left."""
     above, _, last = folder.partition("/")
     return above in (names.TRANSACTIONS, names.EXPIRED) and last != ""
 
@@ -120,14 +125,14 @@ def _is_data(listed: tuple[str, int]) -> bool:
 
 
 def list_whole(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
-    """All objects of the store. Raises MemberFailed, StorageError."""
+    """List all objects of the store, by name and size. Raises MemberFailed, StorageError."""
     for name, size in list_placed(agreement, epoch, ""):
         if root_names.is_of_store(name):
             yield name, size
 
 
 def source_of(agreement: Agreement, epoch: Epoch, name: str) -> Member:
-    """A member to copy an object from. Raises ObjectNotFound, MemberFailed."""
+    """Find a member to copy an object from. Raises ObjectNotFound, MemberFailed."""
     if not is_placed(epoch, name):
         return epoch.leader
     for member in sorted(epoch.in_sync, key=lambda one: one not in targets(epoch, name)):
@@ -140,10 +145,11 @@ def source_of(agreement: Agreement, epoch: Epoch, name: str) -> Member:
 def sound_source(
     agreement: Agreement, epoch: Epoch, name: str, first: Member, is_sound: IsSound
 ) -> Member:
-    """A member that has data whole, former ones too; ``first`` if there is none.
+    """Find a member that has a data file intact, former ones included; ``first`` if there is none.
 
-    Then that is copied as it is: some of it can be read. Raises ObjectNotFound: ``first`` does not
-    have it.
+    Then the damaged file of ``first`` is copied, since some of it can be read.
+
+    Raises ObjectNotFound: ``first`` does not have it.
     """
     if names.is_accelerator(name):
         return first  # to judge it takes its whole segment, and readers do so at each entry
@@ -161,10 +167,11 @@ def sound_source(
 def copy_sound(
     agreement: Agreement, epoch: Epoch, name: str, first: Member, target: Member, is_sound: IsSound
 ) -> int:
-    """Copy data to a member from one that has it whole; returns its bytes.
+    """Copy a data file to a member, from one that has it intact; returns its bytes.
 
-    An index is not judged: it is another one's if the first one's cannot be read. Raises
-    ObjectNotFound, MemberFailed.
+    An index is not judged. If it cannot be read at its source, another member's is copied.
+
+    Raises ObjectNotFound, MemberFailed.
     """
     source = sound_source(agreement, epoch, name, first, is_sound)
     try:
@@ -178,7 +185,7 @@ def copy_sound(
 
 
 def confirm_placed(agreement: Agreement, epoch: Epoch, name: str) -> None:
-    """Confirm that a data file is durable where it belongs.
+    """Confirm that a data file is durable where it belongs; copy it where it is missing.
 
     Raises ObjectNotFound, MemberFailed.
     """

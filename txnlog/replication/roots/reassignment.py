@@ -1,15 +1,16 @@
 """Copies data files to where they belong, and deletes them where they do not.
 
-First every file that a root in sync should have but lacks is copied, from others in sync or from
+First every root in sync gets the files that it should have but lacks, from others in sync, or from
 old incarnations of roots that are out. Only then, and under the same epoch, surplus copies are
-deleted. Repeating it does no harm, so a killed process only leaves work to do. Others write,
-compact and clean up meanwhile: a file that they delete while it is copied may come back, and then
-nothing refers to it. What old incarnations alone have is copied, too, unless it was replaced since.
+deleted. Repeating this does no harm, so a killed process only leaves work to do. Other processes
+write, compact and clean up meanwhile. A file that they delete while it is copied may come back, but
+then nothing refers to it. Files that only old incarnations have are copied, unless they were
+replaced since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -47,7 +48,7 @@ _TRIES: Final = 20
 class Reassigned(StorageStep):
     """A topic's data files that were copied to roots and deleted at others, or would be.
 
-    ``lacking`` are files that still have fewer copies than ``replication.factor`` says.
+    ``lacking`` counts files that still have fewer copies than ``replication.factor`` says.
     """
 
     done: ClassVar = "data moved"
@@ -75,10 +76,11 @@ def reassign(
     deletes: bool = True,
     dry_run: bool = False,
 ) -> list[Reassigned]:
-    """See :meth:`txnlog.replication.Replicas.reassign`. Of what is damaged every other copy stays.
+    """See :meth:`txnlog.replication.Replicas.reassign`.
 
-    What ``is_replaced`` tells of is not copied if only old incarnations have it. ``without`` is a
-    root in sync, as if it were out. Unless it ``deletes``, files stay where they do not belong.
+    ``is_sound`` judges copies: surplus ones stay if another is damaged. ``is_replaced`` says of a
+    file that only old incarnations have whether it need not be copied. ``without`` names a root in
+    sync that counts as out. Unless it ``deletes``, surplus copies stay.
     """
     done: dict[str, Reassigned] = {}
     for _ in range(_TRIES):
@@ -97,12 +99,33 @@ def reassign(
         except MemberFailed as failed:
             if not agreement.is_newest(epoch):
                 continue
-            where = epoch.roots[root_of(failed.member)].url
-            raise NotEnoughReplicas(
-                f"{failed.member} at {where} failed while data was reassigned: {failed}"
-            ) from failed
+            raise _fails(epoch, failed) from failed
         return sorted(done.values(), key=lambda one: one.topic)
     raise NotEnoughReplicas("the set of roots kept changing: call it again")
+
+
+def copy_lacking(agreement: Agreement, some: Sequence[tuple[str, Sizes]], is_sound: IsSound) -> int:
+    """Copy data files that too few members in sync have; returns how many have enough copies then.
+
+    Each is given with the members that have it.
+
+    Raises NotEnoughReplicas: a member fails. StorageError: the controller does.
+    """
+    epoch, done = agreement.refresh(), dict[str, Reassigned]()
+    one = _Pass(agreement, epoch, epoch, is_sound, lambda *_: False, done)
+    try:
+        one.copy(some)
+    except MemberFailed as failed:
+        raise _fails(epoch, failed) from failed
+    lacking = sum(topic.lacking for topic in done.values())
+    return len(some) - lacking if agreement.is_newest(epoch) else 0
+
+
+def _fails(epoch: Epoch, failed: MemberFailed) -> NotEnoughReplicas:
+    where = epoch.roots[root_of(failed.member)].url
+    return NotEnoughReplicas(
+        f"{failed.member} at {where} failed while data was reassigned: {failed}"
+    )
 
 
 def _as_if_out(epoch: Epoch, root: str | None) -> Epoch:
@@ -115,7 +138,7 @@ def _as_if_out(epoch: Epoch, root: str | None) -> Epoch:
 
 
 class _Pass:
-    """Everything once, under one epoch."""
+    """One attempt at reassigning everything, under one epoch."""
 
     def __init__(
         self,
@@ -137,22 +160,37 @@ class _Pass:
         self.dry_run = False
 
     def run(self, topics: Collection[str] | None) -> None:
-        """Raises _Passed, MemberFailed, StorageError."""
+        """Copy and delete. Raises _Passed, MemberFailed, StorageError."""
         placing = self._placing
         folders = [names.TOPICS] if topics is None else [f"{names.topic_folder(t)}" for t in topics]
         for topic, was in self._done.items():
             self._done[topic] = replace(was, lacking=0)
         with Listings([*placing.in_sync, *placing.left]) as listings:
-            self._notes = read_notes(self._agreement, placing, placing.in_sync)
+            self._read_notes()
             for folder in folders:
                 self._list(listings, folder)
-            # A segment is judged with its index of aborted transactions.
-            found = groupby(listings.holders(), lambda one: one[0].rpartition(".")[0])
-            segments = (tuple(filter(self._is_needed, files)) for _, files in found)
-            while some := [*chain.from_iterable(islice(segments, _AT_ONCE))]:
-                self._move(some)
+            self._move_each(filter(self._is_needed, listings.holders()))
         if not self._agreement.is_newest(self._epoch):
             raise _Passed
+
+    def copy(self, files: Iterable[tuple[str, Sizes]]) -> None:
+        """Copy files to members that should have them; these are given with the members that do.
+
+        Raises MemberFailed.
+        """
+        self.deletes = False
+        self._read_notes()
+        self._move_each(files)
+
+    def _read_notes(self) -> None:
+        self._notes = read_notes(self._agreement, self._placing, self._placing.in_sync)
+
+    def _move_each(self, files: Iterable[tuple[str, Sizes]]) -> None:
+        # A segment is judged with its index of aborted transactions.
+        by_segment = groupby(files, lambda one: one[0].rpartition(".")[0])
+        segments = (tuple(found) for _, found in by_segment)
+        while some := [*chain.from_iterable(islice(segments, _AT_ONCE))]:
+            self._move(some)
 
     def _list(self, listings: Listings, folder: str) -> None:
         for member in self._placing.in_sync:
@@ -162,7 +200,7 @@ class _Pass:
                 add_data(listings, self._agreement, self._placing, member, folder)
 
     def _is_needed(self, found: tuple[str, Sizes]) -> bool:
-        """False of what was deleted while an old incarnation was out that has it: it stays so."""
+        """Whether a file is needed: it was not deleted while an old incarnation with it was out."""
         name, sizes = found
         if not sizes.keys().isdisjoint(self._epoch.in_sync):
             return True
@@ -201,7 +239,7 @@ class _Pass:
         self._trim(surplus, dict(some))
 
     def _copy_all(self, tasks: Sequence[tuple[str, Sizes, Member]]) -> set[str]:
-        """Copy files to members; returns those that could not be copied."""
+        """Copy files to members; returns the names of those that could not be copied."""
         if self.dry_run:
             copied: list[int | None] = [max(sizes.values()) for _, sizes, _ in tasks]
         else:
@@ -216,7 +254,7 @@ class _Pass:
         return lacking
 
     def _copy(self, name: str, sizes: Sizes, target: Member) -> int | None:
-        """The bytes copied; None if no member with it answers."""
+        """Copy a file to a member; returns its bytes, or None if no member that has it answers."""
         in_sync = self._placing.in_sync
         # One that is shorter than others is damaged.
         for source in sorted(sizes, key=lambda one: (-sizes[one], one not in in_sync)):

@@ -1,13 +1,15 @@
-"""A controller that is lost is made anew, from what the roots keep of its epochs.
+"""Makes a lost controller anew, from the notes that the roots keep of its epochs.
 
-1. The newest epoch that a root has is the newest one under which anything was acknowledged, if all
-   roots answer: after an unclean election those in sync before know nothing of it.
+1. If all roots answer, the newest epoch that any of them has noted is the newest one under which
+   anything was acknowledged. All are needed: after an unclean election those that were in sync
+   before do not know of it.
 2. The new place is claimed. The next epoch says that later ones are decided there. It is put at the
-   leader first, which decides between two who recover at once; then at the others, then at the new
-   place, before older ones.
+   leader first, which decides between two processes that recover at once; then at the other
+   members; then at the new place, before the older epochs.
 3. A file in each root says where the controller is now.
 
-A process that is killed on the way leaves the epoch of 2 at the leader; the next attempt goes on.
+A process that is killed on the way leaves the epoch of step 2 at the leader. The next attempt goes
+on from there.
 """
 
 from __future__ import annotations
@@ -60,9 +62,10 @@ from txnlog.replication.roots.members import (
     MemberOpener,
     OwnerMark,
     check_outside,
+    check_owner,
     check_url,
+    find_mark,
     is_nested,
-    read_mark,
 )
 from txnlog.replication.roots.same_bytes import Damaged, Diverged, put_same
 from txnlog.replication.roots.slowness import Slowness, time_for
@@ -104,7 +107,7 @@ def recover_at(
     lost: Sequence[str] = (),
     dry_run: bool = False,
 ) -> ControllerMove:
-    """:func:`recover` by an open root, to an open place."""
+    """:func:`recover` with open storages: of the root to ask first, and of the new place."""
     old, kept, epoch = _ask_roots(opener, given, slowness)
     bounding = partial(slowness.bounding, epoch=epoch)
     target = bounding(to)
@@ -122,7 +125,7 @@ def recover_at(
         recovered = decided_at(was, to.url, who, kept.next_number())
     elif root_names.CONTROLLER_FILE in target.list_names(""):
         recovered = epoch  # an attempt before this one has decided it
-        if kept.is_in_the_way_of(epoch) and not list_epochs(target):
+        if kept.is_in_the_way_of(epoch) and epoch.number not in list_epochs(target):
             who = Proposer(clock.token(), clock.now_ms(), epoch.why)
             recovered = decided_again(epoch, who, kept.next_number())
     else:
@@ -134,7 +137,7 @@ def recover_at(
         return ControllerMove(to.url, recovered.number, (), ())
     if not to.was_probed():
         probe(target)
-    place = claim(to, bounding)
+    place = claim(to, epoch.store, bounding)
     _decide(opener, slowness, recovered, lost)
     older = {one.number: one for one in kept.all() if one.number < recovered.number}
     # By its first epoch a controller is known to be mounted.
@@ -145,7 +148,7 @@ def recover_at(
     place.gather(partial(_put_epoch, place, one) for one in older.values())
     if 0 not in list_epochs(place):
         _put_epoch(place, oldest)
-    tell = partial(tell_root, opener, slowness, recovered, recovered.controllers)
+    tell = partial(tell_root, opener, slowness, recovered)
     told = [*filter(tell, recovered.roots)]
     untold = [root for root in counted_roots(recovered) if root not in told]
     return ControllerMove(to.url, recovered.number, tuple(told), tuple(untold))
@@ -154,10 +157,10 @@ def recover_at(
 def kept_epochs(
     opener: MemberOpener, given: Storage | None, slowness: Slowness, known: Epoch | None, first: int
 ) -> list[Epoch]:
-    """The epochs from ``first`` on that roots keep, one of which is given, in their order.
+    """Read the epochs that roots keep, from ``first`` on, and add the ``known`` one; ascending.
 
-    And the one that is ``known``. Nothing is acknowledged under a later one than the last: all
-    roots have answered since this began.
+    ``given`` is a root to begin with, if no epoch is known. All roots must answer. So when the call
+    began, nothing had been acknowledged under a later epoch than the last one returned.
 
     Raises InvalidOption, NotEnoughReplicas, CorruptEntry, StorageError.
     """
@@ -177,11 +180,11 @@ def _ask_roots(
     known: Epoch | None = None,
     first: int = 0,
 ) -> tuple[str, _Kept, Epoch]:
-    """The controller that a root names, what all roots have, and the newest epoch of that.
+    """Ask all roots: returns the controller that ``given`` names, all notes, and the newest epoch.
 
-    What is older than the ``first`` one is not asked for.
+    Epochs before ``first`` are not asked for.
 
-    Raises InvalidOption: it is no root, or has no epochs. StorageError: it fails.
+    Raises InvalidOption: ``given`` is no root, or has no epochs. StorageError: it fails.
     """
     try:
         mark, old = slowness.ask(given.url, partial(_names, given), time_for(known))
@@ -189,18 +192,18 @@ def _ask_roots(
         raise InvalidOption(
             f"{given.url} is no root of a replicated store, or is not mounted: name a root"
         ) from error
-    store = "" if known is None else known.store
-    hints = _Kept(opener, {mark.controller, old}, slowness, known, first, store)
-    hints.look(mark.member, given)
-    epoch = hints.newest()
+    if known is not None:
+        check_owner(given, mark, known, mark.member)
+    kept = _Kept(opener, mark.store, slowness, known, first)
+    kept.look(mark.member, given)
+    epoch = kept.newest()
     if epoch is None:
         raise InvalidOption(
             f"{given.url} has no epochs: it was never in sync while something was written. Name "
             "another root"
         )
     # By the URLs that the epochs say: what was named may be an old copy.
-    places = {mark.controller, old, *epoch.controllers}
-    kept = _Kept(opener, places, slowness, known, first, epoch.store)
+    kept = _Kept(opener, mark.store, slowness, known, first)
     while unasked := {*counted_roots(epoch)} - kept.asked:
         for root in sorted(unasked):
             kept.open(root, epoch.roots[root])
@@ -209,13 +212,13 @@ def _ask_roots(
 
 
 def _names(root: Storage) -> tuple[OwnerMark, str]:
-    """A root's mark, and the controller that it names by now. Raises ObjectNotFound."""
-    mark = read_mark(root)
-    return mark, named_controller(root, mark).controller
+    """A root's mark, and the URL of the controller that it names. Raises ObjectNotFound."""
+    mark = find_mark(root)
+    return mark, named_controller(root, mark)
 
 
 _Place: TypeAlias = tuple[int, int]
-"""How often the controller had moved, or was lost; then an epoch's number."""
+"""An epoch's order: how many places the controller has had, then the epoch's number."""
 
 
 def _place_of(epoch: Epoch) -> _Place:
@@ -223,19 +226,17 @@ def _place_of(epoch: Epoch) -> _Place:
 
 
 class _Kept:
-    """What the roots that answer have of the epochs."""
+    """The notes of epochs of those roots that answer."""
 
     def __init__(
         self,
         opener: MemberOpener,
-        controllers: Collection[str],
+        store: str,
         slowness: Slowness,
         known: Epoch | None,
         first: int,
-        store: str = "",
     ) -> None:
         self._opener = opener
-        self._controllers = controllers
         self._slowness = slowness
         self._found: dict[_Place, Epoch] = {} if known is None else {_place_of(known): known}
         self._first = first
@@ -243,11 +244,11 @@ class _Kept:
         self.asked: set[str] = set()
         self.read: set[Member] = set()
         self.failed: dict[str, Exception] = {}
-        """Roots that do not answer, and members whose folders are not there."""
+        """By name, roots that do not answer, and members whose folders are gone, with the error."""
         self.unread: dict[int, Member] = {}
-        """Notes that are damaged, or of a newer txnlog, and whose."""
+        """By number, notes that are damaged, or of a newer txnlog, with their members."""
         self.conflicts: dict[_Place, Member] = {}
-        """Those that differ from another member's in their place."""
+        """By epoch, a member whose note differs from another member's."""
 
     def open(self, name: str, root: Root) -> None:
         self.asked.add(name)
@@ -259,16 +260,16 @@ class _Kept:
             self.failed[name] = error
 
     def _ask(self, url: str, call: Callable[[], T], *, count: int = 0) -> T:
-        """Ask a root, for no longer than others wait for it."""
+        """Ask a root, within the usual time limit."""
         return self._slowness.ask(url, call, time_for(self.newest(), count=count))
 
     def look(self, name: str, storage: Storage) -> None:
-        """Read what all incarnations of a root have. Raises StorageError."""
+        """Read the notes of all incarnations of a root. Raises StorageError."""
         self.asked.add(name)
         owner, folders = self._ask(
-            storage.url, lambda: (read_mark(storage), storage.list_folders(""))
+            storage.url, lambda: (find_mark(storage), storage.list_folders(""))
         )
-        if owner.member != name or owner.controller not in self._controllers:
+        if (owner.store, owner.member) != (self._store, name):
             raise StorageError(f"{storage.url} is not root {name}, or is another store's")
         numbers = map(root_names.parse_incarnation_folder, folders)
         members = [f"{name}-{number}" for number in numbers if number is not None]
@@ -298,7 +299,7 @@ class _Kept:
         return self._found[max(self._found)] if self._found else None
 
     def all(self) -> list[Epoch]:
-        """In their order; without those that were over before they were noted."""
+        """All epochs that were noted, ascending, without void ones, which were noted too late."""
         found: list[Epoch] = []
         for place in sorted(self._found, reverse=True):
             if not found or place[1] < found[-1].number:
@@ -306,20 +307,22 @@ class _Kept:
         return found[::-1]
 
     def is_in_the_way_of(self, epoch: Epoch) -> bool:
-        """Whether a root has noted late what was over, so that it does not take a new epoch."""
+        """Whether a root has a void note with a number that keeps it from noting a new epoch."""
         moves = len(epoch.controllers)
         return any(other < moves and number >= epoch.number for other, number in self._found)
 
     def next_number(self) -> int:
-        """The first one that no root has, of those that are over either."""
+        """The lowest number that is higher than those of all notes, void ones included."""
         return 1 + max((number for _, number in self._found), default=-1)
 
 
 def _check_lost(opener: MemberOpener, slowness: Slowness, url: str, epoch: Epoch) -> Epoch:
-    """The newest epoch, if the place where later ones are decided is lost.
+    """Check that the controller is lost; returns the newest epoch.
 
-    That is one by which the controller has moved there, if the place before still has it. Raises
-    InvalidOption.
+    That is a later one than ``epoch`` if a place that still answers has the epoch by which the
+    controller moved to a place that is lost.
+
+    Raises InvalidOption: the controller answers.
     """
     asked: set[str] = set()
     while True:
@@ -357,12 +360,22 @@ def _check_free(to: Storage, epoch: Epoch, known: tuple[str, ...]) -> None:
             "folder of its own"
         )
     found = {*filter(root_names.is_of_store, [*to.list_folders(""), *to.list_names("")])}
-    if found - {root_names.CONTROLLER_FILE}:  # a claim of an attempt before this one
+    # A claim of an attempt before this one, or of a move that came no further.
+    if found - {root_names.CONTROLLER_FILE, root_names.EPOCHS}:
         raise StoreExists(f"{to.url} is not empty: a controller needs a folder of its own")
+    if numbers := list_epochs(to):
+        newest = Controller(to).at(max(numbers))
+        if newest.store != epoch.store or newest.number > epoch.number:
+            raise StoreExists(
+                f"{to.url} has an epoch {newest.number} that no root knows: choose an empty folder"
+            )
 
 
 def _check_answered(epoch: Epoch, kept: _Kept, lost: Collection[str]) -> None:
-    """Raises NotEnoughReplicas, InvalidOption, CorruptEntry."""
+    """Check that enough roots have answered, and that their notes can be relied on.
+
+    Raises NotEnoughReplicas, InvalidOption, CorruptEntry.
+    """
     if unknown := {*lost} - epoch.roots.keys():
         raise InvalidOption(f"there is no root {', '.join(sorted(unknown))}")
     missing = {*map(root_of, {*epoch.in_sync} - kept.read)} | (
@@ -394,7 +407,7 @@ def _check_answered(epoch: Epoch, kept: _Kept, lost: Collection[str]) -> None:
 
 
 def _decide(opener: MemberOpener, slowness: Slowness, epoch: Epoch, lost: Collection[str]) -> None:
-    """Put the epoch at all members in sync, the leader first. Raises StoreExists."""
+    """Put the recovered epoch at all members in sync, the leader first. Raises StoreExists."""
     data = encode_epoch(epoch)
     for member in epoch.members[: len(epoch.in_sync)]:
         if root_of(member) in lost:

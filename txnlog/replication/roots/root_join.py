@@ -1,12 +1,15 @@
 """How a root joins, or rejoins: as a new incarnation that copies the leader's objects.
 
-1. Its folder is marked, and the next epoch names it as joining: from then on writers write to it.
-2. Everything in a listing of the leader made *after* that is copied, but for data that an earlier
-   incarnation of the root has whole.
-3. What the leader has lost is given to both by those that have it and are in sync, or were: of
-   logs only what was decided. What it has damaged is taken from them, too.
-4. Objects deleted meanwhile are deleted there again.
-5. A further epoch of the same leader, under which it has been joining throughout, puts it in sync.
+1. The incarnation's folder is marked. The next epoch names it as joining, and from then on writers
+   write to it.
+2. The leader is listed AFTER that, and everything listed is copied. Data that an earlier
+   incarnation of the root has undamaged is kept instead.
+3. Objects that the leader has lost are given to both, by members in sync or former ones that have
+   them; files of logs only if they were decided. Objects that are damaged at the leader come from
+   such members, too.
+4. Objects that were deleted meanwhile are deleted at the new member as well.
+5. If the leader is still the same, and the member was joining all the time, the next epoch puts it
+   in sync.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ from txnlog.replication.roots.former_members import first_of_former
 from txnlog.replication.roots.kept_data import Kept
 from txnlog.replication.roots.listings import Listings, add_listing, portions
 from txnlog.replication.roots.members import put_mark
-from txnlog.replication.roots.old_incarnations import delete_incarnation
+from txnlog.replication.roots.old_incarnations import delete_incarnation, remove_folder
 from txnlog.replication.roots.placed_data import copy_sound, list_whole, sound_source, source_of
 from txnlog.replication.roots.placement import is_placed, targets
 from txnlog.replication.roots.slowness import time_for
@@ -63,25 +66,25 @@ T = TypeVar("T")
 _PAUSE_S = 0.1
 _ATTEMPTS = 3
 _AT_ONCE = 64
-"""Objects that are copied in one round."""
+"""How many objects are copied in parallel."""
 
 
 class _HandedOver(NotEnoughReplicas):
-    """Another one leads, and nobody has left: the leader had something damaged, for example."""
+    """Another member leads now, though nobody has left: the old leader had damage, say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The cost of adding a root."""
+    """What it cost to add a root, or would cost."""
 
     member: str
     epoch: int
-    """The epoch in which it is in sync."""
+    """The epoch that puts the root in sync."""
     objects: int
-    """Those that were copied."""
+    """How many objects were copied; ``bytes`` is their size."""
     bytes: int
     kept_objects: int = 0
-    """Those that it had, and that were not copied."""
+    """How many objects the root had already, so that they were not copied."""
     kept_bytes: int = 0
 
 
@@ -94,8 +97,9 @@ def join(
 ) -> Joined:
     """Bring a root into the in-sync set, as a new incarnation.
 
-    ``is_sound`` judges data: what is damaged at one member is copied from another one. ``named``
-    tells what there must be of it: what the leader has lost is, too.
+    ``is_sound`` judges data files: one that is damaged at a member is copied from another member.
+    ``named`` returns the files that must exist: those that the leader has lost are copied from
+    others.
 
     Raises NotEnoughReplicas: the set has changed too much meanwhile, or a member fails: try again.
     StorageError: the controller fails.
@@ -129,7 +133,7 @@ def _join(
 
 
 def _give_up(agreement: Agreement, member: Member, why: str) -> None:
-    """End a member's joining, and delete its objects, if possible: its disk may be small."""
+    """End a member's joining, and delete its objects, since its disk may be small; best effort."""
     with suppress(TxnlogError, MemberFailed):
         while member in (epoch := agreement.refresh()).joining:
             agreement.propose(gave_up_joining(epoch, member, agreement.proposer(why)))
@@ -138,10 +142,11 @@ def _give_up(agreement: Agreement, member: Member, why: str) -> None:
             agreement.check_mark(epoch, member)  # another store's disk may be in its place
             mark = root_names.member_mark(member, epoch.store)
             agreement.ask(epoch, member, lambda found: delete_incarnation(found, mark))
+            remove_folder(agreement, epoch, member)
 
 
 def _begin(agreement: Agreement, epoch: Epoch, root: str, url: str) -> tuple[Epoch, Member]:
-    """Name the root's next incarnation as joining; returns that epoch, and the incarnation."""
+    """Put the epoch in which a root's next incarnation joins; returns it, and that member."""
     if root in epoch.roots and epoch.roots[root].url != url:
         raise NotEnoughReplicas(f"{root} has become {epoch.roots[root].url}: try again")
     for other in epoch.joining:
@@ -168,9 +173,10 @@ def _listing(agreement: Agreement, epoch: Epoch) -> Iterator[tuple[str, int]]:
 
 
 def _find_lacked(agreement: Agreement, epoch: Epoch, member: Member) -> Iterator[str]:
-    """What the member lacks of logs: the leader did, too, and has been given it by others since.
+    """Find files of logs that the member lacks because the leader lacked them, too.
 
-    By this process, or by one that has met it. Those that have left the set are asked, too.
+    The leader has got them back since, from other members: through this process, or through another
+    one that noticed the loss. Former members are asked, too.
     """
     lost: dict[str, dict[Member, set[str]]] = {}
     others = [one for one in epoch.in_sync if one != epoch.leader]
@@ -201,7 +207,7 @@ def _is_framed(listed: tuple[str, int]) -> bool:
 
 
 def _named_now(epoch: Epoch, inside: Iterable[str], named: NamedFiles) -> dict[str, set[str]]:
-    """What must be there, by topic, as its log tells now. Placed data need not be."""
+    """The files that must exist, by topic, as its log names them now; without placed data."""
     return {
         topic: {*filterfalse(partial(is_placed, epoch), named(topic))}
         for topic in (*sorted(inside), STORE)
@@ -216,13 +222,14 @@ def _give_back_lost(
     is_sound: IsSound,
     named: NamedFiles,
 ) -> set[str]:
-    """Give the leader what it has lost of what must be there; returns what it has got since.
+    """Give the leader files that it has lost; returns those that it has got since the listing.
 
-    That is what a log names, then the leader lacks, and the log still names: so nobody has deleted
-    it. What a log lets go of while it is copied is deleted again, as a deletion may have passed.
+    A file is lost if the leader lacks it while a log names it, both before and after: so nobody has
+    deleted it. If the log no longer names a file after it was copied, the file is deleted again,
+    since a deletion may have come in between.
 
-    ``needed`` is what must be there by topic, as it was known before the listing that shows what is
-    ``there``; ``named`` tells what must be there of a topic now.
+    ``needed`` are the files that must exist, by topic, read before the listing, which shows
+    ``there``. ``named`` returns those that must exist now.
     """
     give = partial(_give_back, agreement, epoch, is_sound)
     given: set[str] = set()
@@ -246,7 +253,7 @@ def _give_back_lost(
 
 
 def _lacked_by_leader(agreement: Agreement, epoch: Epoch, some: AbstractSet[str]) -> set[str]:
-    """Those of some objects that the leader does not have now."""
+    """Those of some objects that the leader lacks now."""
 
     def lacks(name: str) -> bool:
         try:
@@ -266,7 +273,7 @@ def _lacked_by_leader(agreement: Agreement, epoch: Epoch, some: AbstractSet[str]
 def _lacked_by(
     agreement: Agreement, epoch: Epoch, member: Member, some: AbstractSet[str]
 ) -> set[str]:
-    """Those of some objects that a listing of a member does not show."""
+    """Those of some objects that a new listing of a member does not show."""
     left = {*some}
     for portion in portions(agreement, epoch, member, "") if left else ():
         left.difference_update(name for name, _ in portion)
@@ -282,7 +289,7 @@ def _delete(agreement: Agreement, epoch: Epoch, member: Member, some: Iterable[s
 
 
 def _give_back(agreement: Agreement, epoch: Epoch, is_sound: IsSound, name: str) -> None:
-    """Give the leader an object that has one writer, if it lacks it and anybody has it."""
+    """Give the leader an object that has one writer, from any member; does nothing if it has it."""
     for member in (*epoch.members, *by_last_in_sync(epoch)):
         try:
             size = partial(agreement.ask, epoch, member, within_s=time_for(epoch))
@@ -309,9 +316,9 @@ def _copy(
     named: NamedFiles,
     kept: Kept,
 ) -> tuple[int, int, int, int]:
-    """Copy the leader's objects, and then delete those that it no longer has.
+    """Copy the leader's objects, then delete those that the leader no longer has.
 
-    How many, and their bytes; and those that were kept.
+    Returns how many were copied, their bytes, how many were kept, and their bytes.
     """
     copied: set[str] = set()
     missed: set[str] = set()
@@ -345,6 +352,7 @@ def _copy(
         if len(waiting) == _AT_ONCE:
             _round(agreement, waiting)
             waiting = []
+            _check_joins(agreement, member)
     _round(agreement, waiting)
     # Last, since the leader may lose more meanwhile.
     _round(agreement, [partial(copy, name, ()) for name in _find_lacked(agreement, epoch, member)])
@@ -368,8 +376,15 @@ def _copy(
     return len(sizes), sum(sizes), len(kept_sizes), sum(kept_sizes)
 
 
+def _check_joins(agreement: Agreement, member: Member) -> None:
+    """Raise NotEnoughReplicas if a member is no longer joining."""
+    epoch = agreement.refresh()
+    if member not in epoch.joining:
+        raise NotEnoughReplicas(f"{member} is not joining any more, as of epoch {epoch.number}")
+
+
 def _check_missed(epoch: Epoch, missed: set[str]) -> None:
-    """Raises NotEnoughReplicas: what was not found was not deleted; a disk was not mounted."""
+    """Raise NotEnoughReplicas if objects that still exist were missed, as on an unmounted disk."""
     if missed:
         raise NotEnoughReplicas(
             f"{len(missed)} objects that {epoch.leader} has were not found when they were to be "
@@ -389,7 +404,7 @@ def _round(agreement: Agreement, calls: list[partial[None]]) -> None:
 
 
 def _patiently(agreement: Agreement, call: Callable[[], T]) -> T:
-    """Repeat a failing call for as long as a member may fail before it leaves the set."""
+    """Retry a failing call for as long as a member may fail before it leaves the set."""
     clock = agreement.clock
     began_s = clock.monotonic_s()
     while True:
@@ -402,7 +417,7 @@ def _patiently(agreement: Agreement, call: Callable[[], T]) -> T:
 
 
 def _finish(agreement: Agreement, epoch: Epoch, member: Member) -> Epoch:
-    """Make it in-sync, by a further epoch of the same leader."""
+    """Put the member in sync, by a further epoch of the same leader; returns that epoch."""
     since = epoch.joining[member]
     while True:
         newest = agreement.refresh()

@@ -1,17 +1,18 @@
-"""Maintenance compares a share of all objects at each run, byte by byte, and repairs what it finds.
+"""Maintenance compares a share of all objects at each run, byte by byte, and repairs damage.
 
-Damage that nobody meets is found in this way before the last sound copy is lost, too. The roots in
-sync keep a note of how far it has come, beside their marks: each run goes on behind the name that
-the newest note says. It decides nothing: without any note, it begins again; two runs at a time look
-at the same share.
+So damage is found before the last intact copy is lost, even if nobody reads the object. The roots
+in sync keep a note of the progress, beside their marks; each run goes on behind the name in the
+newest note. The note decides nothing. Without one comparing begins again, and two runs at a time
+compare the same share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Annotated, ClassVar, Final
 
 import msgspec
@@ -22,24 +23,34 @@ from txnlog.limits import AnyNumber, Counter, LongName, TimeMs
 from txnlog.replication import root_names
 from txnlog.replication.roots.agreement import Agreement, MemberFailed
 from txnlog.replication.roots.controller import list_numbers
-from txnlog.replication.roots.epochs import Epoch, Member
+from txnlog.replication.roots.epochs import Epoch, Member, counted_roots
 from txnlog.replication.roots.listings import Listings
+from txnlog.replication.roots.placement import copies, is_placed, topic_of
+from txnlog.replication.roots.reassignment import Sizes, copy_lacking
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.slowness import time_for
-from txnlog.replication.roots.soundness import IsSound, NamedFiles, names_nothing
+from txnlog.replication.roots.soundness import (
+    IsSound,
+    NamedFiles,
+    Unnamed,
+    names_nothing,
+    unnames_nothing,
+)
 from txnlog.replication.roots.verification import list_lost, verify
 from txnlog.storage import envelope
 from txnlog.storage.base import Storage
 
 _MOST_NAMES: Final = 100
-"""Of what could not be repaired so many are named."""
+"""The most objects that are named of those that could not be repaired."""
 
 
 class ScrubPass(msgspec.Struct, frozen=True):
-    """What was done since all objects were begun with; ``ended_ms`` is None if it goes on.
+    """One pass over all objects, which may take many runs; ``ended_ms`` is None while it goes on.
 
-    ``size_bytes`` are those at all roots together. ``found`` were missing or damaged somewhere;
-    ``left`` are the first hundred that could not be repaired.
+    ``size_bytes`` counts the copies at all roots. ``found`` counts objects that were missing or
+    damaged somewhere, ``repaired`` those of them that were repaired. ``left`` names the first
+    hundred that could not be. ``under_replicated`` counts data files that stay at fewer roots in
+    sync than ``replication.factor`` says, which reassigning copies. Times are Unix milliseconds.
     """
 
     began_ms: TimeMs
@@ -49,10 +60,11 @@ class ScrubPass(msgspec.Struct, frozen=True):
     repaired: Counter = 0
     left: Annotated[tuple[LongName, ...], AnyNumber] = ()
     ended_ms: TimeMs | None = None
+    under_replicated: Counter = 0
 
 
 class ScrubNote(msgspec.Struct, frozen=True, tag_field="kind", tag="scrub"):
-    """How far the scrub has come: behind the object ``after``; and what the pass before found."""
+    """The progress of the scrub: it goes on behind ``after``; ``before`` is the last whole pass."""
 
     number: Counter
     after: LongName
@@ -65,7 +77,7 @@ _DECODER: Final = msgspec.json.Decoder(ScrubNote)
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed(StorageStep):
-    """What one run has looked at, if it found anything."""
+    """What one run has compared, if it found anything wrong."""
 
     done: ClassVar = "copies compared"
     why: ClassVar = "some were missing or damaged"
@@ -77,13 +89,16 @@ class Scrubbed(StorageStep):
 
 
 def scrub(
-    storage: ReplicatedStorage, is_sound: IsSound, named: NamedFiles = names_nothing
+    storage: ReplicatedStorage,
+    is_sound: IsSound,
+    named: NamedFiles = names_nothing,
+    unnamed: Unnamed = unnames_nothing,
 ) -> Scrubbed | None:
-    """Compare and repair the share that is next; None: nothing was wrong, or it is switched off.
+    """Compare and repair the next share; None if nothing was wrong, or the scrub is switched off.
 
-    ``named`` tells what a log names, of which some may be lost.
+    ``is_sound``, ``named`` and ``unnamed`` are those of :func:`verify`.
 
-    Raises StorageError: the controller fails, or a root in sync. The next run begins there again.
+    Raises StorageError: the controller or a root in sync fails. The next run begins there again.
     """
     agreement = storage.agreement
     epoch = agreement.refresh()
@@ -94,13 +109,17 @@ def scrub(
     found = repaired = 0
     left = [*note.running.left]
     compare = partial(verify, storage, is_sound, with_contents=True, repair=True)
-    for one in compare(choose=share.choose, named=named):
+    for one in compare(choose=share.choose, named=named, unnamed=unnamed):
         if one.kind == "extra":
             continue
         found, repaired = found + 1, repaired + one.is_repaired
         if not one.is_repaired and len(left) < _MOST_NAMES:
             left.append(one.name)
     was, now_ms = note.running, agreement.clock.now_ms()
+    few, copied = [*_named_files(share.few, unnamed)], 0
+    if few and len(epoch.in_sync) == len(counted_roots(epoch)):  # else a root may come back with it
+        copied = copy_lacking(agreement, few, is_sound)
+    found, repaired = found + copied, repaired + copied
     running = ScrubPass(
         was.began_ms,
         was.objects + share.objects,
@@ -109,6 +128,7 @@ def scrub(
         was.repaired + repaired,
         tuple(left),
         now_ms if share.is_over else None,
+        was.under_replicated + len(few) - copied,
     )
     following = ScrubNote(note.number + 1, share.last, running, note.before)
     if share.is_over:
@@ -118,36 +138,50 @@ def scrub(
 
 
 class _Share:
-    """The names behind one, until they have so many bytes."""
+    """The names behind a given one, until their copies have so many bytes."""
 
     def __init__(self, after: str, most_bytes: int, named: NamedFiles) -> None:
         self.last = self._after = after
         self.objects = self.size_bytes = 0
+        self.few: list[tuple[str, Sizes]] = []
+        """Data files at fewer members in sync than there should be."""
         self.is_over = False
         self._most_bytes = most_bytes
         self._named = named
 
     def choose(self, listings: Listings, epoch: Epoch) -> Iterator[Iterator[str]]:
-        yield self._listed(listings)
+        yield self._listed(listings, epoch)
         last = None if self.is_over else self.last
-        yield list_lost(listings, epoch, self._named, self._after, last)
+        yield list_lost(listings, self._named, self._after, last)
 
-    def _listed(self, listings: Listings) -> Iterator[str]:
+    def _listed(self, listings: Listings, epoch: Epoch) -> Iterator[str]:
         for name, size_bytes in listings.behind(self.last):
             self.objects, self.size_bytes = self.objects + 1, self.size_bytes + size_bytes
             self.last = name
+            if is_placed(epoch, name):
+                sizes = listings.sizes_of(name)
+                if len(sizes) < copies(epoch, name):
+                    self.few.append((name, sizes))
             yield name
             if self.size_bytes >= self._most_bytes:
                 return
         self.is_over = True
 
 
+def _named_files(few: Iterable[tuple[str, Sizes]], unnamed: Unnamed) -> Iterator[tuple[str, Sizes]]:
+    """Those of some files that a log may need: all but those that it certainly does not name."""
+    for topic, some in groupby(few, lambda one: topic_of(one[0])):
+        files = dict(some)
+        loose = {*unnamed(str(topic), [*files])}
+        yield from (one for one in files.items() if one[0] not in loose)
+
+
 def newest_scrub(
     agreement: Agreement, epoch: Epoch, members: Sequence[Member] = ()
 ) -> ScrubNote | None:
-    """The newest note that a root in sync has; None if none that answers has one.
+    """The newest note of a root in sync; None if no root that answers has one.
 
-    ``members`` are asked, if not all in sync.
+    ``members``: those to ask, if not all in sync.
     """
 
     def read(storage: Storage) -> ScrubNote | None:

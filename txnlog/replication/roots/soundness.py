@@ -1,20 +1,21 @@
-"""Whether an object is as it was written, by its bytes alone; and what is done where it is not.
+"""Judges whether an object is as it was written, by its bytes alone; and repairs it if it is not.
 
-Where two members have other bytes, the checksum decides, not who leads. "Damage" in
-docs/REPLICATION.md has the rules; they are safe since:
+Where two members have different bytes, the checksum decides, and not who leads. "Damage" in
+docs/REPLICATION.md has the rules. They are safe for these reasons:
 
-* A follower's object is replaced by the leader's once all others have that. Then nobody can ever
-  put another one there: the name is taken at the damaged one, too, and stays so. So a process that
-  sleeps before it replaces the object does no harm, whatever has happened since.
-* The leader's stays, and another member leads: a writer may have been told that it has won the
-  name, by what is damaged now.
-* What the leader has lost of numbered objects, and a member in sync has, was acknowledged, or is in
-  doubt: the order of deletions tells that nobody deletes it. It is put at the leader before
-  somebody takes its number, takes a transaction for aborted since a marker is missing, or a name
-  for one that was never freed; if somebody has, that decides.
-* If somebody has taken the name at the leader since, and all others in sync have what it has lost,
-  the leader leaves the set: what it has now was never acknowledged, since they would have it.
-* What nobody in sync has whole stays where it is, so that its name stays taken.
+* A follower's damaged object is replaced by the leader's once all other members have that. The
+  damaged object keeps the name taken until then, so nobody can ever put a third object there. A
+  process that sleeps before it replaces the object does no harm.
+* The leader's damaged object stays, and another member leads. A writer may have won the name with
+  the object that is damaged now.
+* A numbered object that the leader has lost, and a member in sync still has, was acknowledged or is
+  in doubt: by the order of deletions, nobody is deleting it. It is put back at the leader before a
+  process acts on its absence: takes its number, aborts a transaction whose marker is missing, or
+  takes the name for one that was never freed. If a process was faster, its object decides.
+* The leader may lose an object, and then accept another one under the same name. If all others in
+  sync have the lost object, the leader leaves the set: its new object was never acknowledged, or
+  they would have it.
+* An object that is damaged at all members in sync stays, so that its name stays taken.
 """
 
 from __future__ import annotations
@@ -58,23 +59,25 @@ _logger = logging.getLogger(__name__)
 
 
 IsSound: TypeAlias = Callable[[Storage, str], bool | None]
-"""Whether data in a storage is as it was written; None: nothing names it. Raises CannotJudge."""
+"""Whether a storage's data file is intact; None if no log names it. Raises CannotJudge."""
 NamedFiles: TypeAlias = Callable[[str], Collection[str]]
 """The data files and manifests that a topic's log names now; of ``STORE`` what each store has."""
+Unnamed: TypeAlias = Callable[[str, Collection[str]], Collection[str]]
+"""Those of some data files and manifests of a topic that its log does not name now."""
 STORE: Final = ""
 
 
 class CannotJudge(Exception):
-    """Whether data is whole cannot be told, since what names it cannot be read.
+    """A data file cannot be judged, since the log that names it cannot be read.
 
-    Whoever copies data takes it as it is; it is not deleted.
+    Such a file is copied anyway, and is not deleted.
     """
 
 
 def judged(judge: IsSound, storage: Storage, name: str) -> bool | None:
-    """Whether an object is as it was written, for who copies it; None: nothing tells.
+    """Whether an object is intact, for copying it; None if that cannot be known.
 
-    What has a checksum of its own is judged by that.
+    An object that has a checksum of its own is judged by that, others by ``judge``.
     """
     if names.is_framed(name):
         return is_sound(name, storage.get(name))
@@ -84,15 +87,20 @@ def judged(judge: IsSound, storage: Storage, name: str) -> bool | None:
 
 
 def names_nothing(_: str) -> Collection[str]:
-    """No topic's log is read."""
+    """Names no files, for callers that read no logs."""
+    return ()
+
+
+def unnames_nothing(_: str, __: Collection[str]) -> Collection[str]:
+    """Returns no files, for callers that read no logs: any file may be named."""
     return ()
 
 
 def leaders_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
-    """What the leader has; damaged only if no member in sync has it whole.
+    """The leader's bytes of an object; damaged ones only if no member in sync has it intact.
 
-    Raises ObjectNotFound. MemberFailed: it fails; or its object is damaged, or hangs, and another
-    member is to lead.
+    Raises ObjectNotFound. MemberFailed: the leader fails; or its object is damaged, or hangs, and
+    another member is to lead.
     """
 
     def get(storage: Storage) -> tuple[Member, bytes]:
@@ -123,7 +131,10 @@ def leaders_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
 
 
 def sound_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
-    """Bytes to copy: another member's if that one has them whole, since nobody need lead for it."""
+    """The bytes to copy of an object: if the leader's are damaged, another member's.
+
+    Nobody need lead because of that.
+    """
     data = _get(agreement, epoch, epoch.leader, name)
     if is_sound(name, data) is not False:
         return data
@@ -132,7 +143,7 @@ def sound_bytes(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
 
 
 def bytes_to_join_with(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
-    """What a joining member is given: a former one's, if that alone has it whole."""
+    """The bytes to give to a joining member; a former member's if all in sync are damaged."""
     data = sound_bytes(agreement, epoch, name)
     if is_sound(name, data) is not False:
         return data
@@ -140,9 +151,11 @@ def bytes_to_join_with(agreement: Agreement, epoch: Epoch, name: str) -> bytes:
 
 
 def take_from_former(agreement: Agreement, epoch: Epoch, name: str) -> bool:
-    """Give a follower what all in sync have damaged, and a former member whole; whether it was.
+    """Repair an object that is damaged at all in sync, at one follower, from a former member.
 
-    Its name is taken, and nobody is told of other bytes: so a process that sleeps does no harm.
+    The damaged objects keep the name taken, and no process was told of other bytes. So a process
+    that sleeps does no harm. Returns whether the object was repaired.
+
     Raises ObjectNotFound, MemberFailed.
     """
     data = sound_of_former(agreement, epoch, name)
@@ -162,7 +175,10 @@ def take_from_former(agreement: Agreement, epoch: Epoch, name: str) -> bool:
 
 
 def list_framed(agreement: Agreement, epoch: Epoch, member: Member) -> Iterator[list[str]]:
-    """What a member has that has a checksum of its own, in portions. Raises MemberFailed."""
+    """The names of a member's objects that have their own checksums, in portions.
+
+    Raises MemberFailed.
+    """
     for some in portions(agreement, epoch, member, ""):
         listed = (name for name, _ in some if root_names.is_of_store(name))
         yield [name for name in listed if names.is_framed(name)]
@@ -171,10 +187,11 @@ def list_framed(agreement: Agreement, epoch: Epoch, member: Member) -> Iterator[
 def whole_alone(
     agreement: Agreement, epoch: Epoch, member: Member, some: Sequence[str]
 ) -> list[str]:
-    """Those that a member has whole, and nobody in sync but it; what was deleted is not among them.
+    """Those of some objects that only this member has intact; deleted ones are not among them.
 
-    All are read at the leader. If a former member was given only what that has decided, it has
-    alone what that has given away since, too. Raises MemberFailed.
+    All are read at the leader. If the leader has decided all that a former member was given, an
+    entry of a log counts even if the leader has other bytes: then the leader had lost it, and given
+    its number away. Raises MemberFailed.
     """
     others = tuple(one for one in epoch.in_sync if one != member)
     without = msgspec.structs.replace(epoch, in_sync=others)
@@ -183,7 +200,7 @@ def whole_alone(
     gather = agreement.controller.storage.gather
 
     def is_alone(name: str) -> bool | None:
-        """None: the leader lacks it."""
+        """None: the leader lacks the object."""
         try:
             data = sound_bytes(agreement, without, name)
         except ObjectNotFound:
@@ -215,10 +232,12 @@ def whole_alone(
 def _whole_elsewhere(
     agreement: Agreement, epoch: Epoch, name: str, within_s: float | None = None
 ) -> tuple[Member, bytes] | None:
-    """A member in sync that has whole what the leader has damaged, or that hangs there.
+    """Find a follower in sync that has an object intact; returns it and the bytes, or None.
 
-    Each is waited for ``within_s``: there it may hang, too. None if its mark tells. Raises
-    MemberFailed.
+    Each is waited for ``within_s`` seconds, since the object may hang there, too; if None, while it
+    shows its mark.
+
+    Raises MemberFailed.
     """
 
     def get(member: Member) -> bytes:
@@ -251,11 +270,11 @@ def bring_back_lost(
     listed: Sequence[str],
     others: Mapping[Member, AbstractSet[str]],
 ) -> set[str]:
-    """Give the leader what it has lost of a log, or of manifests' lists, and others have.
+    """Give the leader files of a log, or manifest lists, that it has lost and others have.
 
-    ``listed`` is what the leader has in the folder, ``others`` what other members have; former ones
-    give what was decided. Returns what it has by now, from the first one on that it lacked: another
-    process may have put more.
+    ``listed`` are the leader's names in the folder, ``others`` those of other members; former
+    members give only what was decided. Returns the leader's names by now, from the first one that
+    it lacked on: other processes may have put more.
 
     Raises MemberFailed.
     """
@@ -292,10 +311,12 @@ def bring_back_lost(
 
 
 def bring_back_mark(agreement: Agreement, epoch: Epoch, name: str) -> bool:
-    """Give the leader a closing mark that it has lost, and another member in sync has.
+    """Give the leader a closing mark that it has lost; False if no other in sync has it.
 
-    A mark is asked for by its name: who took it for missing would take an entry under a freed name
-    for the first one. Raises MemberFailed.
+    Listings of a log find other lost files, but a closing mark is looked for by its name. If the
+    mark stayed lost, an entry under a freed name would pass for the original one.
+
+    Raises MemberFailed.
     """
     if not names.is_closing_mark(name):
         return False
@@ -321,17 +342,18 @@ def bring_back_mark(agreement: Agreement, epoch: Epoch, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Numbered:
-    """A folder whose objects have numbers, and the kinds that allow to delete lower numbers.
+    """A folder of numbered objects, and the kinds that allow lower numbers to be deleted.
 
-    Of a topic or group only checkpoints below another one are deleted, and what is below one in
-    closed chapters, markers after their entries; of an id what is below the newest state, of lists
-    those below the newest. A dead id's log alone goes as a whole, and leaves a copy of its last
-    state. Closing marks are deleted with that, or when there is a wider one.
+    In the log of a topic or a group, checkpoints are deleted below another one; entries below a
+    checkpoint if their chapter is closed, and their markers after them. In an id's log, states
+    below the newest one are deleted; of manifest lists those below the newest. Only a dead id's log
+    is deleted as a whole, and leaves a copy of its last state. Closing marks are deleted with that,
+    or when there is a wider one.
     """
 
     folder: str
     kinds: frozenset[LogFile] | None
-    """Those that count; None for lists of manifests."""
+    """The kinds of files that count; None in a folder of manifest lists."""
     kept_from: LogFile | None
 
     @classmethod
@@ -346,7 +368,7 @@ class _Numbered:
 
     @property
     def needs_marks(self) -> bool:
-        """Whether entries are deleted in closed chapters alone."""
+        """Whether entries are only deleted in closed chapters."""
         return self.kept_from is LogFile.CHECKPOINT
 
     def parse(self, name: str) -> tuple[int, LogFile | None] | None:
@@ -360,7 +382,7 @@ class _Numbered:
         return self.kinds is not None and names.parse_closing_mark(name) is not None
 
     def counts(self, name: str) -> bool:
-        """Whether it is missed if the leader lacks it."""
+        """Whether a name is of a numbered object or closing mark, which may have been lost."""
         return self.parse(name) is not None or self.is_mark(name)
 
 
@@ -371,9 +393,9 @@ def _lost(
     lacked: Sequence[str],
     there: Sequence[str],
 ) -> Iterator[str]:
-    """What the leader has lost of what it lacks, by what it has: the rest was deleted.
+    """Those of the ``lacked`` names that the leader has lost; the others were deleted.
 
-    Raises MemberFailed.
+    The files that the leader still has, ``there``, show which is which. Raises MemberFailed.
     """
     parsed = [found for found in map(numbered.parse, there) if found is not None]
     kept_from = max((at for at, kind in parsed if kind is numbered.kept_from), default=-1)
@@ -409,9 +431,10 @@ def _lost(
 def _of_leader(
     agreement: Agreement, epoch: Epoch, numbered: _Numbered, lacked: Collection[str]
 ) -> list[str]:
-    """What the leader has by which is told what it has lost. It begins after that was missed.
+    """List the leader's files from which it follows which of the ``lacked`` ones it has lost.
 
-    So what allowed to delete it is among it.
+    The listing begins after these were found missing. So if they were deleted, it has the files
+    that allowed that.
     """
     number = int(min(lacked)[: names.NUMBER_DIGITS])
 
@@ -433,7 +456,7 @@ def _of_leader(
 
 
 def lost_by_leader(agreement: Agreement, epoch: Epoch, some: Iterable[str]) -> set[str]:
-    """Those of what the leader lacks that it has lost: numbered ones that nobody has deleted.
+    """Those of some names that the leader lacks and has lost: nobody has deleted them.
 
     Raises MemberFailed.
     """
@@ -474,10 +497,12 @@ def _hand_over(agreement: Agreement, epoch: Epoch, heir: Member, why: str) -> bo
 
 
 def diverged_at(agreement: Agreement, epoch: Epoch, member: Member, name: str) -> MemberFailed:
-    """A follower's object is as it was written, and not the leader's: it leaves the set.
+    """Make the failure of a follower, which leaves the set, with other bytes than the leader.
 
-    Or the leader does, if all others in sync have what this one has: it has lost that, and has
-    given the name away. Raises MemberFailed: one of them fails.
+    The follower's bytes are intact. If all others in sync have them, the leader leaves instead: it
+    has lost that object, and given its name away.
+
+    Raises MemberFailed: one of them fails.
     """
     failed = differs(epoch, member, name)
     if names.is_framed(name) and _gave_away(agreement, epoch, member, name):
@@ -487,15 +512,15 @@ def diverged_at(agreement: Agreement, epoch: Epoch, member: Member, name: str) -
 
 
 def differs(epoch: Epoch, member: Member, name: str) -> MemberFailed:
-    """A follower leaves the set: its object is not the leader's, and that one is right."""
+    """Make the failure of a follower whose object is not the leader's, when the leader is right."""
     error = Diverged(f"{name} is not what the leader {epoch.leader} has")
     return MemberFailed(member, error, useless=True)
 
 
 def _gave_away(agreement: Agreement, epoch: Epoch, member: Member, name: str) -> bool:
-    """Whether all in sync but the leader have what this follower has.
+    """Whether all members in sync except the leader have what this follower has.
 
-    What the leader has was never acknowledged then: they would have it.
+    Then the leader's object was never acknowledged: the others would have it.
     """
     if member not in epoch.in_sync:
         return False
@@ -509,14 +534,17 @@ def _gave_away(agreement: Agreement, epoch: Epoch, member: Member, name: str) ->
 def damaged_at(
     agreement: Agreement, epoch: Epoch, member: Member, name: str, data: bytes
 ) -> MemberFailed:
-    """A follower's object is damaged: what is done about it is to replace it by the leader's."""
+    """Make the failure of a follower with a damaged object; its remedy puts the leader's there."""
     error = Damaged(f"{name} is damaged at {member}")
     mend = partial(_mend, agreement, epoch, member, name, data)
     return MemberFailed(member, error, remedy=mend)
 
 
 def _mend(agreement: Agreement, epoch: Epoch, member: Member, name: str, data: bytes) -> bool:
-    """Replace a follower's object by the leader's. Raises ObjectNotFound, MemberFailed."""
+    """Replace a follower's damaged object by the leader's; returns whether to try the step again.
+
+    Raises ObjectNotFound, MemberFailed.
+    """
     for other in epoch.members:
         if other == member:
             continue

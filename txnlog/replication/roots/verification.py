@@ -1,8 +1,8 @@
 """Compares roots in sync: finds missing and damaged objects, and repairs them.
 
-Differences in listings are checked again, the leader last: a deletion begins there, so an object
-that it still has was not deleted when a follower was asked. Nothing is concluded under an epoch
-that has passed.
+Differences in listings are checked again, at the leader last. A deletion begins there, so an object
+that the leader still has was not deleted when a follower was asked. Nothing is concluded under an
+epoch that has passed.
 """
 
 from __future__ import annotations
@@ -30,23 +30,25 @@ from txnlog.replication.roots.epochs import (
     member_of,
     root_of,
 )
-from txnlog.replication.roots.former_members import is_of_log
+from txnlog.replication.roots.former_members import is_of_log, sound_of_former
 from txnlog.replication.roots.listings import BEHIND_SLASH, Listings, add_listing
-from txnlog.replication.roots.placement import is_placed, places
+from txnlog.replication.roots.placement import is_placed, keepers, places
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
 from txnlog.replication.roots.slowness import time_for
 from txnlog.replication.roots.soundness import (
     STORE,
     IsSound,
     NamedFiles,
+    Unnamed,
     judged,
     names_nothing,
+    unnames_nothing,
 )
 from txnlog.replication.roots.trim import OpenNote, noted, read_notes
 from txnlog.storage.base import CannotReplace, Storage
 
 Kind: TypeAlias = Literal["missing", "damaged", "differs", "extra", "undecided"]
-"""Read by programs: append only."""
+"""Programs read these words: only add new ones."""
 
 _AT_ONCE: Final = 64
 _NOT_SHARED: Final = "replicas: %s leaves, and may alone have some of %s: %s"
@@ -57,11 +59,17 @@ _logger = logging.getLogger(__name__)
 class ReplicaDifference:
     """An object that is not the same on all roots in sync.
 
-    ``kind`` is 'missing' (``members`` lack it), 'damaged' (theirs cannot be read, or is not as
-    written, by its checksums), 'differs' (theirs are not what most have, and no checksum tells
-    more), 'undecided' (there is no majority either: it is unknown whose is right) or 'extra' (the
-    leader lacks it: it is being deleted, was left by a deletion, or was never acknowledged).
-    ``is_repaired``: it is the same everywhere now.
+    ``kind`` is
+
+    * 'missing': ``members`` lack it.
+    * 'damaged': their copies cannot be read, or do not match their checksums.
+    * 'differs': their copies are not those of the majority, and no checksum says which are right.
+    * 'undecided': as with 'differs', but there is no majority.
+    * 'extra': the leader lacks it; or some members do, and no log names it. It is being put or
+      deleted, was left by an upload or a deletion, or was never acknowledged.
+
+    ``size_bytes`` is the size of the largest copy, 0 if there is none. ``is_repairable``: a repair
+    can help, as a root has it intact. ``is_repaired``: the object is the same everywhere now.
     """
 
     name: str
@@ -69,6 +77,7 @@ class ReplicaDifference:
     members: tuple[str, ...]
     size_bytes: int
     detail: str
+    is_repairable: bool = False
     is_repaired: bool = False
 
 
@@ -88,22 +97,23 @@ def verify(
     look: Callable[[Epoch, Listings], object] = lambda *_: None,
     choose: Callable[[Listings, Epoch], Iterable[Iterator[str]]] | None = None,
     named: NamedFiles = names_nothing,
+    unnamed: Unnamed = unnames_nothing,
 ) -> Iterator[ReplicaDifference]:
     """Compare the members that are in sync, name by name.
 
-    ``is_sound`` judges data; what has a checksum of its own is judged by that.
-
-    ``look`` is given what was listed, for whoever wants to know more of it. ``choose`` says which
-    names are compared, if not all: first some, and when that is done others. ``named`` tells what a
-    log names, of which some may be lost.
+    ``is_sound`` judges objects that have no checksum of their own. ``look`` is given the listings,
+    for callers that read more from them. ``choose`` returns the names to compare, by default all:
+    several iterators, each of which is read when those before it are done. ``named`` returns the
+    files that a topic's log names, some of which may be lost. ``unnamed`` returns those of some
+    missing files that no log names.
 
     Raises StorageError: the controller fails, or a member.
     """
     agreement = storage.agreement
     epoch = agreement.refresh()
     is_sound = partial(judged, is_sound)
-    judge = _Judge(agreement, is_sound, named, with_contents=with_contents)
-    mend = _Repair(storage, is_sound, judge.unread) if repair else None
+    judge = _Judge(agreement, is_sound, named, unnamed, with_contents=with_contents)
+    mend = _Repair(storage, is_sound) if repair else None
     with Listings(epoch.in_sync) as listings:
         for member in epoch.in_sync:
             try:
@@ -123,28 +133,30 @@ def verify(
                     yield from found
 
 
-def check_again(agreement: Agreement, doubtful: Iterable[str]) -> Iterator[ReplicaDifference]:
-    """Those of some names that members in sync lack, or have in other sizes.
+def check_again(
+    agreement: Agreement, doubtful: Iterable[str], unnamed: Unnamed
+) -> Iterator[ReplicaDifference]:
+    """Check names again: yields those that a member in sync lacks, or has in another size.
 
     Raises NotEnoughReplicas: a member fails. StorageError: the controller does.
     """
-    judge, found = (
-        _Judge(agreement, partial(judged, _untold), names_nothing, with_contents=False),
-        iter(doubtful),
-    )
+    untold = partial(judged, _untold)
+    judge = _Judge(agreement, untold, names_nothing, unnamed, with_contents=False)
+    found = iter(doubtful)
     while some := list(islice(found, _AT_ONCE)):
         yield from judge.look(some)
 
 
 def _untold(storage: Storage, name: str) -> None:
-    """Of data nothing is read."""
+    """Judges no data: none is read here."""
 
 
 def share_logs(storage: ReplicatedStorage, leaving: str) -> bool:
-    """See to it that all in sync have what a root that leaves has of logs, if it answers.
+    """Give all members in sync the files of logs that a leaving root has, if it answers.
 
-    Whoever lists a log does that; what fails is warned of. Returns whether it has other bytes than
-    the leader, or, if it leads, than the next one; for that all that both have is read.
+    Listing a log does that; failures are logged as warnings. Returns whether the root has other
+    bytes than the leader, or, if it leads itself, than the next leader. For that, all files of logs
+    that both have are read.
 
     Raises StorageError: the controller fails.
     """
@@ -181,7 +193,7 @@ def share_logs(storage: ReplicatedStorage, leaving: str) -> bool:
 
 
 def _differs(agreement: Agreement, epoch: Epoch, one: Member, other: Member, name: str) -> bool:
-    """Whether two members have an object with other bytes, each as it was written."""
+    """Whether two members have different bytes of an object, both of them intact."""
     ask = partial(agreement.ask, epoch, within_s=time_for(epoch))
     try:
         data, others = (ask(member, lambda storage: storage.get(name)) for member in (one, other))
@@ -197,9 +209,9 @@ def _differs(agreement: Agreement, epoch: Epoch, one: Member, other: Member, nam
 def _doubtful(
     listings: Listings, epoch: Epoch, named: NamedFiles, *, with_contents: bool
 ) -> Iterable[Iterator[str]]:
-    """Names to check. Placed data need not be at every member: only its copies are compared.
+    """The names to check, data last, so that logs are compared before they are read.
 
-    Data comes last, so that logs are compared before they are read.
+    Placed data need not be at every member: only its existing copies are compared.
     """
 
     def compared() -> Iterator[str]:
@@ -210,16 +222,15 @@ def _doubtful(
     if places(epoch):
         data = listings.names() if with_contents else listings.uneven()
     listed = chain(filterfalse(is_data, compared()), filter(is_data, data))
-    return listed, list_lost(listings, epoch, named)
+    return listed, list_lost(listings, named)
 
 
 def list_lost(
-    listings: Listings, epoch: Epoch, named: NamedFiles, after: str = "", last: str | None = None
+    listings: Listings, named: NamedFiles, after: str = "", last: str | None = None
 ) -> Iterator[str]:
-    """What must be there, and no root in sync has shown.
+    """Find names that must exist, but are in no listing; those behind ``after``, up to ``last``.
 
-    Who reads the logs heals what is damaged there: it is to be compared before. Only names behind
-    ``after``, up to ``last``. Of placed data reassigning tells.
+    Compare the logs before: a read heals files of logs that are damaged.
     """
 
     def is_within(name: str) -> bool:
@@ -229,7 +240,7 @@ def list_lost(
         first, end = f"{names.TOPICS}/{topic}/", f"{names.TOPICS}/{topic}{BEHIND_SLASH}"
         if topic == STORE or (end > after and (last is None or first <= last)):
             for name in sorted(named(topic)):
-                if is_within(name) and not is_placed(epoch, name) and not listings.sizes_of(name):
+                if is_within(name) and not listings.sizes_of(name):
                     yield name
 
 
@@ -246,7 +257,7 @@ def _digest(storage: Storage, name: str, size_bytes: int) -> bytes:
 
 
 def _has_one_writer(name: str) -> bool:
-    """Whether a copy is as good as another: it is data, a manifest, or the store's own file."""
+    """Whether any intact copy is right: the object is data, a manifest, or the store's own file."""
     return names.is_unique(name) or name == names.STORE_FILE
 
 
@@ -261,17 +272,22 @@ class _Judge:
     """Checks names again, and reports what is wrong with each."""
 
     def __init__(
-        self, agreement: Agreement, is_sound: IsSound, named: NamedFiles, *, with_contents: bool
+        self,
+        agreement: Agreement,
+        is_sound: IsSound,
+        named: NamedFiles,
+        unnamed: Unnamed,
+        *,
+        with_contents: bool,
     ) -> None:
         self._agreement = agreement
         self._is_sound = is_sound
         self._named = named
+        self._unnamed = unnamed
         self._with_contents = with_contents
-        self.unread: set[tuple[Member, str]] = set()
-        """Copies of what a log consists of that cannot be read."""
 
     def look(self, some: list[str]) -> list[ReplicaDifference]:
-        """The findings for these names, under an epoch that is still the newest one afterwards."""
+        """Check names under an epoch that is still the newest afterwards; returns what is wrong."""
         agreement = self._agreement
         while some:
             epoch = agreement.refresh()
@@ -287,23 +303,76 @@ class _Judge:
                     raise _fails(epoch, failed) from failed
                 continue
             if agreement.is_newest(epoch):
-                why = "no root in sync has it"
-                lost = (
-                    ReplicaDifference(name, "missing", epoch.in_sync, 0, why)
-                    for name in self._needed(epoch, nowhere)
-                )
-                return [*(one for one in found if one is not None), *lost]
+                lost = (self._lost(epoch, name) for name in self._needed(nowhere))
+                return [*self._by_log(epoch, [one for one in found if one is not None]), *lost]
         return []
 
-    def _needed(self, epoch: Epoch, some: Iterable[str]) -> Iterator[str]:
-        """Those of some names that nobody has and that must be there: the rest was deleted."""
-        by_topic: dict[str, list[str]] = {}
-        for name in some:
-            if name == names.STORE_FILE:
-                yield name
-            elif names.is_unique(name) and not is_placed(epoch, name):
-                by_topic.setdefault(name.split("/")[1], []).append(name)
-        for topic, lacked in by_topic.items():
+    def _by_log(
+        self, epoch: Epoch, found: Sequence[ReplicaDifference]
+    ) -> Iterator[ReplicaDifference]:
+        """Turn missing files that no log names into 'extra' ones.
+
+        The logs are read after the files were missed: a file that is placed later is at all
+        members.
+        """
+        missing = [one.name for one in found if one.kind == "missing" and names.is_unique(one.name)]
+        unnamed = {
+            name for topic, some in _by_topic(missing) for name in self._unnamed(topic, some)
+        }
+        for one in found:
+            if one.name not in unnamed:
+                yield one
+                continue
+            there = tuple(member for member in epoch.in_sync if member not in one.members)
+            why = (
+                f"{_named(there)} {_has(there)} it, and no entry of the log places it (any more): "
+                "an upload or a deletion is under way, or was cut short"
+            )
+            yield replace(one, kind="extra", members=there, detail=why, is_repairable=False)
+
+    def _lost(self, epoch: Epoch, name: str) -> ReplicaDifference:
+        """Make the finding for a file that must exist, and that no member in sync has.
+
+        It is missing at the members where it belongs.
+        """
+        members = tuple(keepers(epoch, name)) if is_placed(epoch, name) else epoch.in_sync
+        told, is_whole = self._of_former(epoch, name)
+        why = f"no root in sync has it; {told}"
+        return ReplicaDifference(name, "missing", members, 0, why, is_whole)
+
+    def _of_former(self, epoch: Epoch, name: str) -> tuple[str, bool]:
+        """Advice about an object that no member in sync has intact, and whether a repair can help.
+
+        Raises MemberFailed.
+        """
+        whole, unseen = [], []
+        for member in by_last_in_sync(epoch):
+            try:
+                if _is_sound_at(self._agreement, epoch, member, name, self._is_sound):
+                    whole.append(member)
+            except MemberFailed:
+                unseen.append(member)
+            except ObjectNotFound:
+                if not self._agreement.answers(epoch, member):
+                    unseen.append(member)  # its disk is not mounted
+        if whole and _has_one_writer(name):
+            return f"{_named(whole)} {_has(whole)} it whole, from when it was put out", True
+        if whole and sound_of_former(self._agreement, epoch, name) is not None:
+            if len(epoch.in_sync) > 1:
+                return f"{_named(whole)} {_has(whole)} it whole, from when it was put out", True
+            return (
+                f"{_named(whole)} has it whole: `txnlog replicas add` a root, which gets it",
+                False,
+            )
+        if unseen:
+            roots = ", ".join(sorted({*map(root_of, unseen)}))
+            return f"{roots} may have it whole: mount its disk, or start its server", False
+        return "restore it from a backup", False
+
+    def _needed(self, some: Sequence[str]) -> Iterator[str]:
+        """Those of some names that no member has, but that must exist; the others were deleted."""
+        yield from (name for name in some if name == names.STORE_FILE)
+        for topic, lacked in _by_topic(filter(names.is_unique, some)):
             yield from sorted({*self._named(topic)}.intersection(lacked))
 
     def _copy(self, epoch: Epoch, member: Member, name: str) -> _Copy | None:
@@ -322,14 +391,11 @@ class _Judge:
                 return ask(read)
             except MemberFailed as failed:
                 _check_unread(self._agreement, epoch, failed)
-                size_bytes = ask(lambda storage: storage.size(name))
-                if not names.is_unique(name):
-                    self.unread.add((member, name))
-                return _Copy(size_bytes, None, str(failed))
+                return _Copy(ask(lambda storage: storage.size(name)), None, str(failed))
         return None
 
     def _compare(self, epoch: Epoch, name: str, nowhere: list[str]) -> ReplicaDifference | None:
-        """What is wrong with an object; a name that nobody has is added to ``nowhere``."""
+        """What is wrong with an object, if anything; one that is lost is added to ``nowhere``."""
         leaders_last = [*(one for one in epoch.in_sync if one != epoch.leader), epoch.leader]
         copies = {member: self._copy(epoch, member, name) for member in leaders_last}
         leaders = copies[epoch.leader]
@@ -341,7 +407,7 @@ class _Judge:
             return None
         size_bytes = max(copy.size_bytes for copy in there.values())
         if len({*there.values()}) == 1 and (not lacking or is_placed(epoch, name)):
-            return self._alike(epoch, name, size_bytes, tuple(there))
+            return self._alike(epoch, name, size_bytes, there)
         if len({*there.values()}) > 1:
             try:
                 return self._differing(epoch, name, there, size_bytes)
@@ -349,7 +415,7 @@ class _Judge:
                 return None  # it was deleted meanwhile
         if leaders is None and soundness.lost_by_leader(self._agreement, epoch, [name]):
             why = f"the leader has lost it, and {_named(there)} still has it"
-            return ReplicaDifference(name, "missing", (epoch.leader,), size_bytes, why)
+            return ReplicaDifference(name, "missing", (epoch.leader,), size_bytes, why, True)
         if leaders is None and not _has_one_writer(name):
             why = (
                 "the leader lacks it: it is being deleted, was left by a deletion that was cut "
@@ -359,12 +425,12 @@ class _Judge:
         why = f"{_named(there)} {_has(there)} it"
         if leaders is None and name != names.STORE_FILE:
             why += "; a deletion that is under way looks the same, and then nothing refers to it"
-        return ReplicaDifference(name, "missing", lacking, size_bytes, why)
+        return ReplicaDifference(name, "missing", lacking, size_bytes, why, True)
 
     def _alike(
-        self, epoch: Epoch, name: str, size_bytes: int, there: tuple[Member, ...]
+        self, epoch: Epoch, name: str, size_bytes: int, there: dict[Member, _Copy]
     ) -> ReplicaDifference | None:
-        """Judge one of equal copies: who joins takes what is damaged everywhere as it is.
+        """Judge copies that are equal: all may be damaged, and then a joining root would copy that.
 
         Raises MemberFailed.
         """
@@ -374,8 +440,17 @@ class _Judge:
         with suppress(ObjectNotFound):  # deleted meanwhile
             # A segment is judged with its index of aborted transactions, which is at its root.
             if all(self._judged(epoch, member, name) is False for member in there):
-                return ReplicaDifference(name, "damaged", there, size_bytes, _NOWHERE)
+                return self._damaged_everywhere(epoch, name, there, size_bytes)
         return None
+
+    def _damaged_everywhere(
+        self, epoch: Epoch, name: str, there: dict[Member, _Copy], size_bytes: int
+    ) -> ReplicaDifference:
+        told, is_whole = self._of_former(epoch, name)
+        unread = {copy.why_unread: None for copy in there.values() if copy.why_unread}
+        why = f"{'; '.join(unread) or _NOWHERE}; {told}"
+        is_whole = is_whole and not (unread and not names.is_unique(name))
+        return ReplicaDifference(name, "damaged", tuple(there), size_bytes, why, is_whole)
 
     def _judged(self, epoch: Epoch, member: Member, name: str) -> bool | None:
         sound = _is_sound_at(self._agreement, epoch, member, name, self._is_sound)
@@ -386,7 +461,7 @@ class _Judge:
     def _differing(
         self, epoch: Epoch, name: str, there: dict[Member, _Copy], size_bytes: int
     ) -> ReplicaDifference:
-        """Which copies are right: by their checksums, else by the majority, else nobody can tell.
+        """Tell which of differing copies are wrong: by their checksums, else by the majority.
 
         Raises MemberFailed, ObjectNotFound.
         """
@@ -399,14 +474,19 @@ class _Judge:
         damaged = tuple(member for member in there if sound[member] is False)
         good = {member: copy for member, copy in there.items() if sound[member]}
         if damaged and not good and len(damaged) == len(there):
-            why = _NOWHERE
-            return ReplicaDifference(name, "damaged", damaged, size_bytes, why)
+            return self._damaged_everywhere(epoch, name, there, size_bytes)
         if damaged and len({*good.values()}) <= 1:
             right = good or {m: copy for m, copy in there.items() if m not in damaged}
+            is_repairable = bool(good) or self._of_former(epoch, name)[1]
             why = f"its bytes are not as they were written; those of {_named(right)} are"
             if unread := {copy.why_unread: None for copy in there.values() if copy.why_unread}:
                 why = f"{'; '.join(unread)}; {_named(right)} {_has(right)} it whole"
-            return ReplicaDifference(name, "damaged", damaged, size_bytes, why)
+                if not names.is_unique(name):
+                    # What cannot be read now may be another one, which somebody has won with.
+                    roots = ", ".join(map(root_of, damaged))
+                    why += f": `txnlog replicas remove` {roots}, and `add` it again"
+                    is_repairable = False
+            return ReplicaDifference(name, "damaged", damaged, size_bytes, why, is_repairable)
         counted = Counter(good.values() or there.values())
         copy, count = counted.most_common(1)[0]
         is_majority = count > len(there) / 2
@@ -417,7 +497,7 @@ class _Judge:
             others = tuple(member for member in there if there[member] != copy)
             right = {member: copy for member in there if there[member] == copy}
             why = f"not what {_named(right)} {_has(right)}, though all that is named is whole"
-            return ReplicaDifference(name, "damaged", others, size_bytes, why)
+            return ReplicaDifference(name, "damaged", others, size_bytes, why, True)
         others = tuple(member for member in there if there[member] != copy)
         if names.is_unique(name) and not good:
             why = (
@@ -443,7 +523,7 @@ class _Judge:
 
 
 def _check_unread(agreement: Agreement, epoch: Epoch, failed: MemberFailed) -> None:
-    """Raise a failure to read one object, unless the member answers otherwise."""
+    """Raise a failure to read one object if the member is slow, or answers nothing else."""
     if failed.is_slow or not agreement.answers(epoch, failed.member):
         raise failed
 
@@ -451,12 +531,20 @@ def _check_unread(agreement: Agreement, epoch: Epoch, failed: MemberFailed) -> N
 def _is_sound_at(
     agreement: Agreement, epoch: Epoch, member: Member, name: str, is_sound: IsSound
 ) -> bool | None:
-    """Whether a member's copy is whole: one that cannot be read is not. Raises MemberFailed."""
+    """Whether a member's copy is intact; one that cannot be read is not. Raises MemberFailed."""
     try:
         return agreement.ask(epoch, member, lambda one: is_sound(one, name))
     except MemberFailed as failed:
         _check_unread(agreement, epoch, failed)
         return False
+
+
+def _by_topic(some: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    """Group the names of data files and manifests by topic."""
+    found: dict[str, list[str]] = {}
+    for name in some:
+        found.setdefault(name.split("/")[1], []).append(name)
+    yield from found.items()
 
 
 def _named(members: Iterable[Member]) -> str:
@@ -468,38 +556,24 @@ def _has(members: Collection[Member]) -> str:
 
 
 class _Repair:
-    """Gives members what they lack. This decides nothing.
+    """Gives members the objects that they lack, without deciding anything.
 
-    Data files, manifests and the store's own file have one writer each, and may be copied by any
-    process: at worst nothing refers to them. For anything else a follower gets the leader's object,
-    as a reader would give it.
+    Data files, manifests and the store's own file have one writer each, so any process may copy
+    them: at worst nothing refers to the copy. Of anything else a follower gets the leader's object,
+    as it would from a reader.
     """
 
-    def __init__(
-        self,
-        storage: ReplicatedStorage,
-        is_sound: IsSound,
-        unread: Collection[tuple[Member, str]],
-    ) -> None:
+    def __init__(self, storage: ReplicatedStorage, is_sound: IsSound) -> None:
         self._storage = storage
-        self._unread = unread
         self._agreement = storage.agreement
         self._is_sound = is_sound
         self._replacing = Lock()
 
     def repaired(self, found: ReplicaDifference) -> ReplicaDifference:
-        """Repair a finding if possible, and say so in it. Raises StorageError: a member fails."""
+        """Repair what was found, if possible; returns it with the outcome. Raises StorageError."""
         epoch = self._agreement.refresh()
         members = [member for member in found.members if member in epoch.in_sync]
-        if found.kind not in ("missing", "damaged") or len(members) < len(found.members):
-            return found
-        unread = any((member, found.name) in self._unread for member in members)
-        if unread and len(members) < len(epoch.in_sync):
-            # What cannot be read now may be another one, which somebody has won with.
-            roots = ", ".join(map(root_of, members))
-            why = f"{found.detail}: `txnlog replicas remove` {roots}, and `add` it again"
-            return replace(found, detail=why)
-        if unread:
+        if not found.is_repairable or len(members) < len(found.members):
             return found
         try:
             lacks_a_copy = found.kind == "missing" and _has_one_writer(found.name)
@@ -521,7 +595,10 @@ class _Repair:
         return replace(found, detail=f"{found.detail}; {how}", is_repaired=done)
 
     def _help(self, name: str) -> bool:
-        """Replace what is damaged, or have another member lead, which readers do too."""
+        """Repair an object as readers do: replace it, or have another member lead.
+
+        Returns whether it is intact now.
+        """
 
         def step(epoch: Epoch) -> bool:
             data = soundness.leaders_bytes(self._agreement, epoch, name)
@@ -584,7 +661,7 @@ class _Repair:
     def _replace(
         self, epoch: Epoch, source: Member, member: Member, found: ReplicaDifference
     ) -> bool:
-        """Replace a damaged object in one step; False if it is too large, or cannot be done."""
+        """Replace a damaged object in one step; False if it is too large, or the storage cannot."""
         if found.size_bytes > _MOST_REPLACED_BYTES:
             return False
         ask = partial(self._agreement.ask, epoch)
