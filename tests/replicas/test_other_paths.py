@@ -25,6 +25,7 @@ from txnlog.replication.roots import controller_move, find_replicas
 from txnlog.replication.roots.controller import Controller
 from txnlog.replication.roots.members import find_mark
 from txnlog.storage.adapters.local import LocalStorage
+from txnlog.storage.base import CannotReplace
 from txnlog.testing import VirtualClock
 
 LATE = 1_800_000_000_000
@@ -33,6 +34,17 @@ LATE = 1_800_000_000_000
 @pytest.fixture(autouse=True)
 def _skip_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     skip_probes(monkeypatch)
+
+
+@pytest.fixture(params=["replaces", "deletes first"])
+def kind_of_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storages that have a step which replaces an object, and those that have none."""
+
+    def cannot(storage: LocalStorage, name: str, _: bytes) -> None:
+        raise CannotReplace(f"{storage.url} has no step that replaces {name}")
+
+    if request.param != "replaces":
+        monkeypatch.setattr(LocalStorage, "replace", cannot)
 
 
 def link(folder: Path) -> Path:
@@ -100,7 +112,17 @@ def makes_again(store: txnlog.Store, folder: Path) -> None:
     assert again.describe().epoch == 0
 
 
-@pytest.mark.parametrize("do", [brings_back, adds, moves_it, forgets, makes_again])
+def reopens_by_a_root(store: txnlog.Store, folder: Path) -> None:
+    if (folder / "control").exists():
+        write(reopened(folder, "b"), "3")
+    else:  # it is where the roots do not say
+        assert Replicas(reopened(folder, "b")).describe().condition == "no controller"
+        write(store, "3")
+
+
+@pytest.mark.parametrize(
+    "do", [brings_back, adds, moves_it, forgets, makes_again, reopens_by_a_root]
+)
 @pytest.mark.parametrize("way", [link, relocate, leave_link])
 def test_the_controller_by_another_path(
     tmp_path: Path, way: Way, do: Callable[[txnlog.Store, Path], None]
@@ -111,7 +133,7 @@ def test_the_controller_by_another_path(
     assert [one.subject for one in store.examine(with_probe=False) if one.state == "damage"] == []
     assert Replicas(store).describe().condition == "whole"
     do(store, tmp_path)
-    assert values(store) == ["1", "2"]
+    assert values(store)[:2] == ["1", "2"]
 
 
 def test_another_stores_controller_at_the_path_that_a_root_names(tmp_path: Path) -> None:
@@ -202,6 +224,7 @@ def test_a_root_in_sync_is_no_second_one(tmp_path: Path, way: Way) -> None:
         Replicas(store).add(str(way(tmp_path / "b")))
 
 
+@pytest.mark.usefixtures("kind_of_disk")
 @pytest.mark.parametrize("way", [link, relocate, leave_link])
 @pytest.mark.parametrize("mark", ["whole", "lost", "damaged"])
 def test_a_roots_disk_comes_back_by_another_path(tmp_path: Path, way: Way, mark: str) -> None:
@@ -267,6 +290,23 @@ def test_a_lost_mark_is_put_again(tmp_path: Path) -> None:
     assert mark_file(tmp_path / "b").exists()
 
 
+def test_another_stores_root_where_a_reader_asks_for_epochs(tmp_path: Path) -> None:
+    make_written(tmp_path, "other")
+    away = relocate(tmp_path / "a")
+    for name in ("b", "control"):
+        shutil.rmtree(tmp_path / name)
+    store = make_with(VirtualClock(seed=7), tmp_path)
+    store.topics.create("t", partitions=1)
+    write(store, "1")
+    reader = reopened(tmp_path, "b")
+    for name in ("control", "a"):
+        shutil.rmtree(tmp_path / name)
+    away.rename(tmp_path / "a")
+    with pytest.raises(StorageError, match="is not root r0, or is another store's"):
+        values(reader)
+
+
+@pytest.mark.usefixtures("kind_of_disk")
 @pytest.mark.parametrize("harm", [flip, Path.unlink])
 def test_a_pointer_that_is_damaged_or_lost(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     """The one before it leads to the controller, too; the newest is put again."""
@@ -346,6 +386,7 @@ def test_of_two_stores_on_one_root_one_is_made(
     assert Replicas(opened(tmp_path / "a")).describe().condition == "whole"
 
 
+@pytest.mark.usefixtures("kind_of_disk")
 def test_the_name_that_a_killed_addition_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

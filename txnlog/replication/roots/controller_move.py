@@ -44,6 +44,7 @@ from txnlog.replication.roots.members import (
     check_url,
     find_mark,
     is_nested,
+    put_over,
     renew_mark,
 )
 from txnlog.replication.roots.replicated_storage import ReplicatedStorage
@@ -261,7 +262,7 @@ def put_pointer(epoch: Epoch, root: str, storage: Storage) -> None:
     path = root_names.controller_pointer(moves)
     data = envelope.encode(OwnerMark(epoch.controller, epoch.store, root))
     if not storage.put_if_absent(path, data) and storage.get(path) != data:
-        storage.replace(path, data)  # it is damaged, or of a place that was lost with its epochs
+        put_over(storage, path, data)  # it is damaged, or of a place that was lost with its epochs
     storage.confirm(path)
 
 

@@ -64,7 +64,7 @@ def find_mark(root: Storage) -> OwnerMark:
     """
     where = f"{root.url}/{root_names.REPLICA_FILE}"
     try:
-        mark = envelope.decode(root.get(root_names.REPLICA_FILE), MARK_DECODER, where)
+        return envelope.decode(root.get(root_names.REPLICA_FILE), MARK_DECODER, where)
     except (ObjectNotFound, CorruptEntry):
         for number in _incarnations(root):
             for path in _marks_in(root, number):
@@ -72,7 +72,6 @@ def find_mark(root: Storage) -> OwnerMark:
                     found = envelope.decode(root.get(path), MARK_DECODER, path)
                     return OwnerMark(found.controller, found.store, root_of(found.member))
         raise
-    return mark
 
 
 def check_owner(storage: Storage, mark: OwnerMark, epoch: Epoch, root: str) -> None:
@@ -91,9 +90,17 @@ def renew_mark(root: Storage, mark: OwnerMark) -> None:
         with suppress(CorruptEntry):
             found = envelope.decode(root.get(root_names.REPLICA_FILE), MARK_DECODER, root.url)
         if found is None or (found.store, found.member) != (mark.store, mark.member):
-            with suppress(CannotReplace):  # its incarnations tell
-                root.replace(root_names.REPLICA_FILE, data)
+            put_over(root, root_names.REPLICA_FILE, data)
     root.confirm(root_names.REPLICA_FILE)
+
+
+def put_over(root: Storage, path: str, data: bytes) -> None:
+    """Put an object in place of another one, which may be gone meanwhile. Raises StorageError."""
+    try:
+        root.replace(path, data)
+    except CannotReplace:
+        root.delete([path])
+        root.put_if_absent(path, data)
 
 
 def _incarnations(root: Storage) -> list[int]:

@@ -62,7 +62,6 @@ from txnlog.replication.roots.members import (
     MemberOpener,
     OwnerMark,
     check_outside,
-    check_owner,
     check_url,
     find_mark,
     is_nested,
@@ -192,9 +191,8 @@ def _ask_roots(
         raise InvalidOption(
             f"{given.url} is no root of a replicated store, or is not mounted: name a root"
         ) from error
-    if known is not None:
-        check_owner(given, mark, known, mark.member)
-    kept = _Kept(opener, mark.store, slowness, known, first)
+    store = mark.store if known is None else known.store
+    kept = _Kept(opener, store, slowness, known, first)
     kept.look(mark.member, given)
     epoch = kept.newest()
     if epoch is None:
@@ -203,7 +201,7 @@ def _ask_roots(
             "another root"
         )
     # By the URLs that the epochs say: what was named may be an old copy.
-    kept = _Kept(opener, mark.store, slowness, known, first)
+    kept = _Kept(opener, store, slowness, known, first)
     while unasked := {*counted_roots(epoch)} - kept.asked:
         for root in sorted(unasked):
             kept.open(root, epoch.roots[root])
