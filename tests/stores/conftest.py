@@ -84,6 +84,7 @@ def _server_of(item: pytest.Item) -> str:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes ``server`` runs on each honest one, one that takes ``liar`` on the rest."""
     s3_alone = metafunc.definition.get_closest_marker("s3_servers") is not None
+    alone = metafunc.definition.get_closest_marker("one_server")
     for fixture, lies in (("server", False), ("liar", True)):
         if fixture in metafunc.fixturenames:
             names = [
@@ -91,6 +92,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 for name, module in _SERVERS.items()
                 if getattr(module, "LIES", False) == lies
                 and (not s3_alone or getattr(module, "S3", False))
+                and (alone is None or alone.args == (name,))
             ]
             metafunc.parametrize(fixture, names, indirect=True, scope="session")
 

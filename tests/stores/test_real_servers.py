@@ -43,13 +43,17 @@ from txnlog.storage.counting import CountingStorage
 from txnlog.storage.probe import check_before_first_write, probe
 from txnlog.store import Store, attach
 from txnlog.testing import Fault, FaultyStorage, ProcessStopped, VirtualClock
+from txnlog.testing.conformance.fault_proxy import ProxyFaults
+from txnlog.testing.conformance.lost_responses import create_over_cut_connections, through_proxy
 from txnlog.testing.conformance.races import RaceFigures, race
 from txnlog.testing.conformance.speed import Speed
 from txnlog.testing.conformance.suite import Suite
+from txnlog.testing.conformance.ways import Way
 
 SLOW_TIMEOUT_MS = 10_000
 PROBES = 20
 COMMITS = 60
+LOGIN_CUTS = ProxyFaults(refuse=0.05, lose=0.15, truncate=0.05)
 MILLION = 1_000_000
 
 
@@ -83,6 +87,19 @@ def test_it_conforms(server: StoreServer, report: Report) -> None:
         report.add(server, "cut connections", cut.detail)
     passed = sum(result.state == "passed" for result in results.values())
     report.add(server, "conformance", f"{passed} checks passed")
+
+
+@pytest.mark.one_server("hdfs_kerberos")
+def test_logins_that_are_cut_are_given_up(server: StoreServer) -> None:
+    """hdfs-native waits without end for the rest of a Kerberos handshake: our limit ends it."""
+    url, options = place(server)
+    storage = open_storage(url, options)
+    storage.trust()
+    with through_proxy(Way(url, {**options, "timeout_s": 6}), LOGIN_CUTS, seed=1) as found:
+        assert found is not None
+        disturbed, proxy = found
+        create_over_cut_connections(storage, open_storage(disturbed.url, disturbed.options), 5)
+        assert proxy.counts["lost"] > 5
 
 
 def test_what_the_probe_costs(server: StoreServer, report: Report) -> None:
@@ -179,7 +196,7 @@ def test_a_bank_whose_processes_are_killed(
         bank.kill = 0.08
         if server.slow:
             bank.timeout_ms = SLOW_TIMEOUT_MS
-        open_for_business(bank, 3, 40 if server.slow else 16)
+        open_for_business(bank, 3, 16)
     assert bank.done["transfers"] > 5
     assert bank.done["killed"] >= 2
     done = bank.done

@@ -44,6 +44,7 @@ _JVM = """
 -server
 -Xmx2G
 -XX:+ExitOnOutOfMemoryError
+-XX:TieredStopAtLevel=1
 -Djdk.attach.allowAttachSelf=true
 --add-modules=jdk.incubator.vector
 """

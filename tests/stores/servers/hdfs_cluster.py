@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import subprocess
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ VERSION = "3.4.2"
 _LAUNCHER = Path(__file__).with_name("HdfsCluster.java")
 _HEAP = "700m"
 _PATIENCE_S = 180.0
-"""A JVM compiles the launcher first: on a busy machine that alone takes a minute."""
+"""On a busy machine a JVM takes a minute until all servers in it answer."""
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>txnlog</groupId><artifactId>test-stores</artifactId><version>1</version>
@@ -60,13 +61,14 @@ def run_cluster(
         settings: Hadoop's, as "name=value".
     """
     jars = _download()
+    classes = _compile(jars)
     rpc_port, http_port = ports or (free_port(), free_port())
     (folder / "log4j.properties").write_text(_LOGGING)
     log = folder / "server.log"
     begin = log.stat().st_size if log.exists() else 0
     command: list[object] = ["java", f"-Xmx{_HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     command += ["--add-opens=java.base/java.lang=ALL-UNNAMED"]  # YARN's pages need it
-    command += ["-Djava.net.preferIPv4Stack=true", "-cp", f"{folder}:{jars}/*", _LAUNCHER]
+    command += ["-Djava.net.preferIPv4Stack=true", "-cp", f"{folder}:{classes}:{jars}/*", _LAUNCHER.stem]
     command += [folder / "cluster", rpc_port, http_port, datanodes]
     command += [f"dfs.replication={datanodes}", *settings]
     with running(
@@ -90,3 +92,14 @@ def _download() -> Path:
             run_tool(["mvn", "--quiet", "--batch-mode", goal, *what], cwd=folder)
             done.touch()
     return folder / "jars"
+
+
+def _compile(jars: Path) -> Path:
+    """The folder of the launcher's classes: to compile them takes longer than to start it."""
+    folder = cache_folder() / f"hdfs-cluster-{zlib.crc32(_LAUNCHER.read_bytes()):08x}"
+    done = folder / "done"
+    if not done.exists():
+        with building():
+            run_tool(["javac", "--release", 17, "-cp", f"{jars}/*", "-d", folder, _LAUNCHER])
+            done.touch()
+    return folder
