@@ -45,7 +45,7 @@ test-more: java venv .venv/spark-classes.jsa  ## Run what seldom fails alone: Sp
 
 test-stores: export PYTEST_DEBUG_TEMPROOT :=  # a real disk beneath the servers
 test-stores: java venv .venv/spark-classes.jsa  ## Run the tests on real servers, MinIO and the like; ARGS="-k minio" narrows them
-	.venv/bin/pytest -v -n 2 --dist loadgroup --no-loadscope-reorder --durations 30 -m stores tests/stores $(ARGS)
+	.venv/bin/pytest -v -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --durations 30 -m stores tests/stores $(ARGS)
 
 test-ui: venv .venv/.playwright  ## Run the tests of `txnlog ui` in Chromium, which must be installed; pictures in build/screenshots
 	.venv/bin/pytest -n 0 -m browser tests/ui $(ARGS)

@@ -1,7 +1,8 @@
 """Tests on real servers, for `make test-stores` alone: what starts, and what becomes of figures.
 
 Each module of ``servers/`` with a ``run`` is a server; ``LIES = True`` in it says that it must be
-refused, ``S3 = True`` that it speaks S3's protocol. What the tests measure goes into
+refused, ``S3 = True`` that it speaks S3's protocol, ``KNOWN_CLIENT = True`` that others are reached
+by the same library, or all tests are made where it is. What the tests measure goes into
 benchmarks/STORES.md.
 """
 
@@ -25,6 +26,9 @@ _HERE = Path(__file__).parent
 _REPORT = pytest.StashKey[Report]()
 _ALONE = {"test_orchestrators", "test_roots_that_fail"}
 """Modules of which each test starts what it needs."""
+_LONG = {"azurite", "hdfs", "hdfs_kerberos", "webhdfs", "test_hdfs_cluster", "test_real_trino"}
+_LONG |= {"test_yarn"}
+"""Groups that take minutes: begun last, they would be waited for alone."""
 _OUTPUT = "report of servers"
 """What a process of xdist sends to the one that writes."""
 
@@ -60,13 +64,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Every test of this folder has the mark, and those of one server run in one process.
 
     Those that start their own begin first: most of them wait for long, and some can while others
-    run.
+    run. Then come those of servers that take long.
     """
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.stores)
             item.add_marker(pytest.mark.xdist_group(_server_of(item)))
-    items.sort(key=lambda item: item.path.stem not in _ALONE)
+    items.sort(key=lambda item: (item.path.stem not in _ALONE, _server_of(item) not in _LONG))
 
 
 def _server_of(item: pytest.Item) -> str:
@@ -85,6 +89,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes ``server`` runs on each honest one, one that takes ``liar`` on the rest."""
     s3_alone = metafunc.definition.get_closest_marker("s3_servers") is not None
     alone = metafunc.definition.get_closest_marker("one_server")
+    by_client = metafunc.definition.get_closest_marker("each_client") is not None
     for fixture, lies in (("server", False), ("liar", True)):
         if fixture in metafunc.fixturenames:
             names = [
@@ -93,6 +98,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 if getattr(module, "LIES", False) == lies
                 and (not s3_alone or getattr(module, "S3", False))
                 and (alone is None or alone.args == (name,))
+                and not (by_client and getattr(module, "KNOWN_CLIENT", False))
             ]
             metafunc.parametrize(fixture, names, indirect=True, scope="session")
 

@@ -26,7 +26,7 @@ from txnlog.testing.conformance.fault_proxy import FaultProxy, ProxyFaults
 from txnlog.testing.conformance.lost_responses import create_over_cut_connections
 
 KINDS = ["hdfs", "webhdfs"]
-RECORDS = 40
+RECORDS = 20
 _PROVIDER = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
 _CUTS = ProxyFaults(refuse=0.05, lose=0.15, truncate=0.05)
 

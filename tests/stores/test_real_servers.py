@@ -53,7 +53,8 @@ from txnlog.testing.conformance.ways import Way
 SLOW_TIMEOUT_MS = 10_000
 PROBES = 20
 COMMITS = 60
-LOGIN_CUTS = ProxyFaults(refuse=0.05, lose=0.15, truncate=0.05)
+LOGIN_CUTS = ProxyFaults(refuse=0.03, lose=0.08, truncate=0.03)
+"""A login takes several requests: with as many cuts as elsewhere hardly any succeeds."""
 MILLION = 1_000_000
 
 
@@ -98,8 +99,8 @@ def test_logins_that_are_cut_are_given_up(server: StoreServer) -> None:
     with through_proxy(Way(url, {**options, "timeout_s": 6}), LOGIN_CUTS, seed=1) as found:
         assert found is not None
         disturbed, proxy = found
-        create_over_cut_connections(storage, open_storage(disturbed.url, disturbed.options), 5)
-        assert proxy.counts["lost"] > 5
+        create_over_cut_connections(storage, open_storage(disturbed.url, disturbed.options), 6)
+        assert proxy.counts["lost"] > 2
 
 
 def test_what_the_probe_costs(server: StoreServer, report: Report) -> None:
@@ -196,7 +197,7 @@ def test_a_bank_whose_processes_are_killed(
         bank.kill = 0.08
         if server.slow:
             bank.timeout_ms = SLOW_TIMEOUT_MS
-        open_for_business(bank, 3, 16)
+        open_for_business(bank, 3, 10)
     assert bank.done["transfers"] > 5
     assert bank.done["killed"] >= 2
     done = bank.done
@@ -214,8 +215,8 @@ def test_a_bank_whose_processes_are_killed(
     ids=["stop", "lost-response"],
 )
 def test_crash_points(server: StoreServer, fault: Fault, what: str, report: Report) -> None:
-    """A job that stops, or loses a response, at every twelfth request; the next one finishes it."""
-    tried = range(0, TOTAL, 12)
+    """A job that stops, or loses a response, at every so many requests; the next one finishes it."""
+    tried = range(0, TOTAL, 24 if server.slow else 12)
     for number in tried:
         url, options = place(server)
         storage = open_storage(url, options)
@@ -327,6 +328,7 @@ def test_a_scan_of_small_files(server: StoreServer, report: Report) -> None:
         report.add(server, what, figure)
 
 
+@pytest.mark.each_client
 def test_a_transaction_of_spark(server: StoreServer, report: Report) -> None:
     """With the keys in the open store alone: Spark's tasks get them from there."""
     url, options = place(server)

@@ -187,13 +187,14 @@ def test_trino_reads_a_topic_as_it_is_now(store: Store, trino: Trino) -> None:
 
 
 def test_a_predicate_keeps_what_it_is_true_of(trino: Trino) -> None:
-    """Whatever bounds say, and however exact the literal is."""
+    """Whatever bounds say, and however exact the literal is; a third of what DuckDB is asked."""
     check_predicates(
         trino.ask,
         "hostile",
         trino_literal,
         knows=lambda predicate: not _is_changed(predicate),
         order_of=nan_is_itself,
+        every=3,
     )
 
 

@@ -233,17 +233,17 @@ def tell(report: Report, server: StoreServer, ran: tuple[Outages, Bank]) -> None
 
 
 def test_disks_and_a_controller_on_s3(tmp_path: Path, report: Report) -> None:
-    """A folder goes away 20 times, every second time the leader's; then the controller does."""
+    """A folder goes away 12 times, every second time the leader's; then the controller does."""
     controller = server_root("versitygw", tmp_path / "controller", report)
     roots = [DiskRoot(tmp_path / "one"), DiskRoot(tmp_path / "two")]
     with started(controller):
-        outages = run_bank(tmp_path, roots, controller, 3, 20, loses_controller=True)
+        outages = run_bank(tmp_path, roots, controller, 3, 12, loses_controller=True)
     name = StoreServer("replicas-on-disks", f"with versitygw {controller.server.version}", "")
     tell(report, name, outages)
 
 
 def test_two_servers_and_a_disk(tmp_path: Path, report: Report) -> None:
-    """Servers are killed or stand still, a folder goes away, 10 times, and come back.
+    """Servers are killed or stand still, a folder goes away, 6 times, and come back.
 
     To be copied to a server takes half a minute: the bank goes on meanwhile.
     """
@@ -252,7 +252,7 @@ def test_two_servers_and_a_disk(tmp_path: Path, report: Report) -> None:
         second = server_root("minio", tmp_path / "minio", report)
         with started(second):
             roots = [first, second, DiskRoot(tmp_path / "disk")]
-            outages = run_bank(tmp_path, roots, DiskRoot(tmp_path / "controller"), 4, 10)
+            outages = run_bank(tmp_path, roots, DiskRoot(tmp_path / "controller"), 4, 6)
     version = f"versitygw {first.server.version}, minio {second.server.version}, a disk"
     tell(report, StoreServer("replicas-on-servers", version, ""), outages)
 

@@ -14,4 +14,5 @@ from tests.stores.servers.hdfs_cluster import VERSION, run_cluster
 def run(folder: Path) -> Iterator[StoreServer]:
     """Run a cluster over a folder below ``folder``."""
     with run_cluster(folder, 3) as cluster:
-        yield StoreServer("hdfs", VERSION, f"hdfs://127.0.0.1:{cluster.rpc_port}/test", slow=True)
+        url = f"hdfs://127.0.0.1:{cluster.rpc_port}/test"
+        yield StoreServer("hdfs", VERSION, url, slow=True, races=100)

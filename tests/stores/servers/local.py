@@ -9,6 +9,8 @@ from pathlib import Path
 
 from tests.stores.servers import StoreServer
 
+KNOWN_CLIENT = True
+
 
 @contextmanager
 def run(folder: Path) -> Iterator[StoreServer]:

@@ -12,6 +12,7 @@ from tests.stores.servers.s3_buckets import KEY, SECRET, URL, make_bucket, optio
 
 VERSION = "0.0.0-20260212201848-7aac2a2c5b7c"
 S3 = True
+KNOWN_CLIENT = True
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from tests.stores.servers.s3_buckets import BUCKET, KEY, SECRET, URL, options_fo
 
 VERSION = "1.76.0"
 S3 = True
+KNOWN_CLIENT = True
 
 
 @contextmanager
