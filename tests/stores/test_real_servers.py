@@ -215,7 +215,7 @@ def test_a_bank_whose_processes_are_killed(
     ids=["stop", "lost-response"],
 )
 def test_crash_points(server: StoreServer, fault: Fault, what: str, report: Report) -> None:
-    """A job that stops, or loses a response, at every so many requests; the next one finishes it."""
+    """A job that stops, or loses a response, here and there; the next one finishes it."""
     tried = range(0, TOTAL, 24 if server.slow else 12)
     for number in tried:
         url, options = place(server)

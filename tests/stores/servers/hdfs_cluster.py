@@ -68,8 +68,8 @@ def run_cluster(
     begin = log.stat().st_size if log.exists() else 0
     command: list[object] = ["java", f"-Xmx{_HEAP}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     command += ["--add-opens=java.base/java.lang=ALL-UNNAMED"]  # YARN's pages need it
-    command += ["-Djava.net.preferIPv4Stack=true", "-cp", f"{folder}:{classes}:{jars}/*", _LAUNCHER.stem]
-    command += [folder / "cluster", rpc_port, http_port, datanodes]
+    command += ["-Djava.net.preferIPv4Stack=true", "-cp", f"{folder}:{classes}:{jars}/*"]
+    command += [_LAUNCHER.stem, folder / "cluster", rpc_port, http_port, datanodes]
     command += [f"dfs.replication={datanodes}", *settings]
     with running(
         command,
