@@ -46,7 +46,7 @@ def test_a_driver_that_dies_is_started_again_by_yarn(tmp_path: Path) -> None:
     clients, server = tmp_path / "clients", tmp_path / "server"
     server.mkdir()
     try:
-        with run_cluster(server, 1, None, f"yarn.clients={clients}") as cluster:
+        with run_cluster(server, 3, None, f"yarn.clients={clients}") as cluster:
             url = f"hdfs://127.0.0.1:{cluster.rpc_port}/store"
             store = txnlog.open(url, create=True)
             for topic in ("in", "out", "checked"):

@@ -21,7 +21,7 @@ def run(folder: Path) -> Iterator[StoreServer]:
         "hadoop.security.authentication": "kerberos",
         "dfs.data.transfer.protection": "authentication",
     }
-    with run_cluster(folder, 1, None, f"kdc.port={free_port()}") as cluster:
+    with run_cluster(folder, 3, None, f"kdc.port={free_port()}") as cluster:
         made = folder / "cluster"
         before = os.environ.get(_CONFIG_VARIABLE)
         os.environ[_CONFIG_VARIABLE] = str(made / "krb5.conf")
