@@ -20,8 +20,9 @@ from tests.support.replication.replica_folders import (
     write,
 )
 from txnlog.errors import InvalidOption, NotAStore, StorageError, StoreExists
+from txnlog.names import STORE_FILE
 from txnlog.replication import Replicas, open_replicas, recover_controller, root_names
-from txnlog.replication.roots import controller_move, find_replicas
+from txnlog.replication.roots import controller_move, find_replicas, root_join
 from txnlog.replication.roots.controller import Controller
 from txnlog.replication.roots.members import find_mark
 from txnlog.storage.adapters.local import LocalStorage
@@ -259,6 +260,72 @@ def test_an_earlier_copy_of_a_root(tmp_path: Path) -> None:
     assert Replicas(store).add(str(tmp_path / "b")).member == "r1-2"
 
 
+@pytest.mark.parametrize("way", [link, relocate, leave_link])
+def test_a_disk_that_moved_after_a_killed_join_is_no_earlier_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Way
+) -> None:
+    """The incarnation that was joining had nothing yet."""
+    store = make_written(tmp_path, "1")
+    Replicas(store).remove("r1")
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(root_join, "_copy", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Replicas(store).add(str(tmp_path / "b"))
+    assert Replicas(store).describe().joining == ("r1-1",)
+    joined = Replicas(store).add(str(way(tmp_path / "b")))
+    assert joined.member == "r1-2"
+    assert joined.kept_objects > 0
+    assert values(reopened(tmp_path, "control")) == ["1"]
+
+
+@pytest.mark.parametrize("way", [link, relocate, leave_link])
+def test_a_disk_that_moved_after_a_killed_forget_is_no_earlier_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Way
+) -> None:
+    """Its marks go first, and the epochs name it no more."""
+    store = make_written(tmp_path, "1")
+    Replicas(store).remove("r1")
+    delete = LocalStorage.delete
+
+    def killed(storage: LocalStorage, names: Any) -> None:
+        names = [*names]
+        delete(storage, names)
+        if any(name.startswith(root_names.MEMBER_MARKS) for name in names):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "delete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Replicas(store).forget("r1-0")
+    joined = Replicas(store).add(str(way(tmp_path / "b")))
+    assert joined.member == "r1-1"
+    assert Replicas(store).forget("r1-0").objects > 0  # the rest
+    assert values(reopened(tmp_path)) == ["1"]
+
+
+def test_a_moved_disk_with_nothing_but_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that it had was forgotten, and an addition was killed: it comes in as a new one."""
+    store = make_written(tmp_path, "1")
+    Replicas(store).remove("r1")
+    Replicas(store).forget("r1-0")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(find_replicas, "put_pointer", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Replicas(store).add(str(tmp_path / "b"))
+    assert Replicas(store).add(str(relocate(tmp_path / "b"))).member == "r2-0"
+    assert values(reopened(tmp_path, "b-moved")) == ["1"]
+
+
 def test_another_stores_root(tmp_path: Path) -> None:
     """Made at the same paths: its mark names the controller that this one has."""
     make_written(tmp_path, "other")
@@ -349,6 +416,35 @@ def test_a_killed_creation_is_gone_on_with(
     store.topics.create("t", partitions=1)
     write(store, "1")
     assert values(reopened(tmp_path, "b")) == ["1"]
+
+
+@pytest.mark.parametrize("holder", ["a", "b"])
+def test_a_creation_that_was_killed_with_the_stores_file_at_some_roots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holder: str
+) -> None:
+    """The others get it: nothing else would give it to them, and without it there is no store."""
+    put_if_absent = LocalStorage.put_if_absent
+
+    def killed(storage: LocalStorage, name: str, data: bytes) -> bool:
+        done = put_if_absent(storage, name, data)
+        if name == STORE_FILE and f"/{holder}/" in storage.url:
+            raise KeyboardInterrupt
+        return done
+
+    paths = [str(tmp_path / name) for name in "abc"]
+    control = str(tmp_path / "control")
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "put_if_absent", killed)
+        with pytest.raises(KeyboardInterrupt):
+            open_replicas(paths, controller=control, create=True, clock=VirtualClock())
+    again = open_replicas(paths, controller=control, create=True, clock=VirtualClock(seed=7))
+    again.store.topics.create("t", partitions=1)
+    write(again.store, "1")
+    assert [*again.verify(with_contents=True)] == []
+    shutil.rmtree(tmp_path / "a")
+    (tmp_path / "a").mkdir()
+    again.remove("r0", force=True)
+    assert values(reopened(tmp_path, "b")) == values(reopened(tmp_path, "c")) == ["1"]
 
 
 def test_of_two_that_make_a_store_both_have_it(

@@ -54,6 +54,7 @@ from txnlog.replication.roots.root_join import Joined, join
 from txnlog.replication.roots.verification import ReplicaDifference, share_logs, verify
 from txnlog.replication.roots.watermarks import LogWatermark, watermarks
 from txnlog.storage import check_location
+from txnlog.storage.create_once import confirm
 from txnlog.storage.forwarding import logged
 from txnlog.store import Store, attach, logs_of
 
@@ -100,7 +101,11 @@ def open_replicas(
     if create and controller is not None and len(roots) > 1:
         settings, others = split_settings(config)
         made = make_replicas(roots, controller, storage_options, settings, clock)
-        return Replicas(attach(logged(made), create=True, config=others, clock=clock))
+        store = attach(logged(made), create=True, config=others, clock=clock)
+        # Whoever began may have been killed before all roots had it; with too few it is for later.
+        with suppress(NotEnoughReplicas), made.wait_up_to(0):
+            confirm(made, names.STORE_FILE)
+        return Replicas(store)
     if create or controller is not None or len(roots) != 1 or config:
         raise InvalidOption(GIVEN_TOGETHER)
     found = find_replicas(roots[0], storage_options, clock)

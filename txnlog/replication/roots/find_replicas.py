@@ -49,6 +49,7 @@ from txnlog.replication.roots.members import (
     check_owner,
     check_url,
     find_mark,
+    has_later_incarnations,
     holds_incarnations,
     holds_objects,
     is_nested,
@@ -240,8 +241,7 @@ def mark_root(
         _mark_empty(storage, mark)
     check_mark(storage, epoch, mark.member, may_be_new=may_be_new)
     renew_mark(storage, mark)
-    had = [root_names.parse_incarnation_folder(name) for name in storage.list_folders("")]
-    if any(one is not None and one > incarnation_of(member) for one in had):
+    if has_later_incarnations(storage, incarnation_of(member)):
         raise StorageError(
             f"{storage.url} has had later incarnations than {member}: is {controller} what it was?"
         )
@@ -336,9 +336,12 @@ def _moved(found: Storage, epoch: Epoch) -> str | None:
     root = mark.member
     if mark.store != epoch.store or root not in epoch.roots or not holds_incarnations(found):
         return None
-    member = member_of(epoch, root) or last_in_sync(epoch, root)
+    member = member_of(epoch, root)
+    if member not in epoch.in_sync:  # one that joins may have nothing yet, and has only copies
+        member = last_in_sync(epoch, root)
     newest = newest_member(found, root, epoch.store)
-    if newest is None or (member is not None and newest < incarnation_of(member)):
+    # Without a former member nothing is left to be earlier than, but what a killed `forget` left.
+    if member is not None and (newest is None or newest < incarnation_of(member)):
         raise StoreExists(
             f"{found.url} is an earlier copy of {root}, which is at {epoch.roots[root].url}: add "
             "that, or an empty folder"

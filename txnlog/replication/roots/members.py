@@ -122,6 +122,15 @@ def holds_incarnations(root: Storage) -> bool:
     )
 
 
+def has_later_incarnations(root: Storage, number: int) -> bool:
+    """Whether anything was written in an incarnation of a root that is later than a given one.
+
+    Empty folders prove nothing: the process that made one may have been killed at once.
+    """
+    later = (one for one in _incarnations(root) if one > number)
+    return any(holds_objects(root, root_names.incarnation_folder(one)) for one in later)
+
+
 def newest_member(root: Storage, name: str, store: str) -> int | None:
     """The newest incarnation of a named root that a folder holds; None if there is none.
 
