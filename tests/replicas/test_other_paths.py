@@ -326,6 +326,31 @@ def test_a_moved_disk_with_nothing_but_folders(
     assert values(reopened(tmp_path, "b-moved")) == ["1"]
 
 
+def test_a_root_that_moved_as_only_the_leader_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever root is named: the others are asked where the newest epoch says that they are."""
+    paths = [str(tmp_path / name) for name in "abc"]
+    control = str(tmp_path / "control")
+    store = open_replicas(paths, controller=control, create=True, clock=VirtualClock()).store
+    store.topics.create("t", partitions=1)
+    write(store, "1")
+    Replicas(store).remove("r1")
+    there = relocate(tmp_path / "b")
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(root_join, "_copy", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Replicas(store).add(str(there))
+    shutil.rmtree(tmp_path / "control")
+    assert values(reopened(tmp_path, "c")) == ["1"]
+    assert recover_controller(paths[2], str(tmp_path / "new")).told == ("r0", "r1", "r2")
+    assert Replicas(reopened(tmp_path, "new")).add(str(there)).member == "r1-2"
+
+
 def test_another_stores_root(tmp_path: Path) -> None:
     """Made at the same paths: its mark names the controller that this one has."""
     make_written(tmp_path, "other")
@@ -499,6 +524,8 @@ def test_the_name_that_a_killed_addition_was_given(
     assert find_mark(LocalStorage(str(tmp_path / "c"))).member == "r2"
     assert Replicas(store).add(str(tmp_path / "d")).member == "r2-0"
     assert Replicas(store).add(str(tmp_path / "c")).member == "r3-0"
+    assert find_mark(LocalStorage(str(tmp_path / "c"))).member == "r3"
+    mark_file(tmp_path / "c").unlink()
     assert find_mark(LocalStorage(str(tmp_path / "c"))).member == "r3"
     assert values(reopened(tmp_path, "c")) == ["1"]
 

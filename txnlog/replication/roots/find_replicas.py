@@ -48,6 +48,7 @@ from txnlog.replication.roots.members import (
     check_outside,
     check_owner,
     check_url,
+    drop_other_marks,
     find_mark,
     has_later_incarnations,
     holds_incarnations,
@@ -239,7 +240,8 @@ def mark_root(
     mark = OwnerMark(controller, epoch.store, root_of(member))
     if may_be_new:
         _mark_empty(storage, mark)
-    check_mark(storage, epoch, mark.member, may_be_new=may_be_new)
+    if check_mark(storage, epoch, mark.member, may_be_new=may_be_new) != mark.member:
+        drop_other_marks(storage, mark.member)
     renew_mark(storage, mark)
     if has_later_incarnations(storage, incarnation_of(member)):
         raise StorageError(
@@ -272,8 +274,8 @@ def _mark_empty(storage: Storage, mark: OwnerMark) -> OwnerMark:
     return find_mark(storage)
 
 
-def check_mark(storage: Storage, epoch: Epoch, root: str, *, may_be_new: bool = True) -> None:
-    """Check that a folder is a root of this store, or may become one.
+def check_mark(storage: Storage, epoch: Epoch, root: str, *, may_be_new: bool = True) -> str:
+    """Check that a folder is a root of this store, or may become one; returns the name it has.
 
     It may have a mark for another name if nothing was written in it: then the process that was to
     add it was killed, and the name was given to another root.
@@ -285,9 +287,10 @@ def check_mark(storage: Storage, epoch: Epoch, root: str, *, may_be_new: bool = 
             where = f"{storage.url}/{root_names.REPLICA_FILE}"
             raise StorageError(f"{where} is not there: is its disk mounted?")
         check_empty(storage)
-        return
+        return root
     if mark.member == root or mark.store != epoch.store or holds_incarnations(storage):
         check_owner(storage, mark, epoch, root)
+    return mark.member
 
 
 def find_root(

@@ -94,6 +94,20 @@ def renew_mark(root: Storage, mark: OwnerMark) -> None:
     root.confirm(root_names.REPLICA_FILE)
 
 
+def drop_other_marks(root: Storage, name: str) -> None:
+    """Delete the marks of other names in a root's incarnations, in which nothing was written.
+
+    Else it would get such a name back if its own mark is lost. Raises StorageError.
+    """
+    for number in _incarnations(root):
+        inside = _marks_in(root, number)
+        root.delete([path for path in inside if _marks_other(path, name)])
+
+
+def _marks_other(path: str, name: str) -> bool:
+    return not path.rpartition("/")[2].startswith(f"{name}-")
+
+
 def put_over(root: Storage, path: str, data: bytes) -> None:
     """Put an object in place of another one, which may be gone meanwhile. Raises StorageError."""
     try:

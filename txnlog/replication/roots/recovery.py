@@ -202,8 +202,8 @@ def _ask_roots(
         )
     # By the URLs that the epochs say: what was named may be an old copy.
     kept = _Kept(opener, store, slowness, known, first)
-    while unasked := {*counted_roots(epoch)} - kept.asked:
-        for root in sorted(unasked):
+    while unasked := [one for one in counted_roots(epoch) if not kept.has_asked(one, epoch)]:
+        for root in unasked:
             kept.open(root, epoch.roots[root])
         epoch = kept.newest() or epoch
     return old, kept, epoch
@@ -239,7 +239,8 @@ class _Kept:
         self._found: dict[_Place, Epoch] = {} if known is None else {_place_of(known): known}
         self._first = first
         self._store = store
-        self.asked: set[str] = set()
+        self._asked: dict[str, str] = {}
+        """By name, the URL where a root was last asked: a later epoch may say another one."""
         self.read: set[Member] = set()
         self.failed: dict[str, Exception] = {}
         """By name, roots that do not answer, and members whose folders are gone, with the error."""
@@ -248,8 +249,13 @@ class _Kept:
         self.conflicts: dict[_Place, Member] = {}
         """By epoch, a member whose note differs from another member's."""
 
+    def has_asked(self, name: str, epoch: Epoch) -> bool:
+        """Whether a root was asked where an epoch says that it is."""
+        return self._asked.get(name) == epoch.roots[name].url
+
     def open(self, name: str, root: Root) -> None:
-        self.asked.add(name)
+        self._asked[name] = root.url
+        self.failed.pop(name, None)
         try:
             self.look(name, self._ask(root.url, lambda: self._opener.root(root.url)))
         except UnnamedUrl:
@@ -263,7 +269,6 @@ class _Kept:
 
     def look(self, name: str, storage: Storage) -> None:
         """Read the notes of all incarnations of a root. Raises StorageError."""
-        self.asked.add(name)
         owner, folders = self._ask(
             storage.url, lambda: (find_mark(storage), storage.list_folders(""))
         )
