@@ -318,11 +318,14 @@ def test_retention_passes_by_what_lies_in_the_future(
     assert b"new" in values(another(future))
 
 
-def test_compaction_passes_by_what_lies_in_the_future(future: Store, clock: VirtualClock) -> None:
-    """Else min.compaction.lag.ms would keep everything after it from being compacted for ever."""
+@pytest.mark.parametrize("is_ahead", [True, False])
+def test_compaction_goes_by_the_files_time(
+    future: Store, clock: VirtualClock, *, is_ahead: bool
+) -> None:
+    """Where a record's is in the future: everything after it would wait for ever. Or is none."""
     config = {"cleanup.policy": "compact", "min.compaction.lag.ms": HOUR_MS, "retention.ms": -1}
     future.topics.create("c", config={**config, "message.timestamp.after.max.ms": 10**18})
-    for at_ms in (clock.time_ms * 1000, clock.time_ms):
+    for at_ms in (clock.time_ms * 1000 if is_ahead else -1, clock.time_ms if is_ahead else -1):
         with future.producer() as producer:
             producer.send("c", b"v", b"key", timestamp_ms=at_ms)
     assert another(future).maintenance.compact("c") == []

@@ -1,8 +1,9 @@
 """A consumer's membership in its group: it joins, sends heartbeats, and takes part in assigning.
 
-There is no leader. A member that sees that partitions must be assigned, and that no other has yet
-to release any, puts the next assignment; the first one counts. A member that sees another silent
-for too long expires it; a wrong guess costs a rebalance, since commits are judged in the log.
+There is no leader. A member that sees that partitions must be assigned (with eager members also
+that all are released) puts the next assignment; the first one counts. A member that sees another
+silent for too long expires it; a wrong guess costs a rebalance, since commits are judged in the
+log.
 """
 
 from __future__ import annotations

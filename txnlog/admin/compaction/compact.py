@@ -136,8 +136,12 @@ def compact_topic(
 def _with_newest(
     storage: Storage, topic: str, partition: int, segment: Segment, facts: SegmentFacts, now_ms: int
 ) -> SegmentFacts:
-    """Replace a time that lies in the future, so that it keeps nothing from being compacted."""
-    if not lies_ahead(facts.max_timestamp_ms, now_ms):
+    """Replace a time that is not known, or lies in the future and keeps all from being compacted.
+
+    Only where it matters: not if the segment was compacted before.
+    """
+    said_ms = facts.max_timestamp_ms
+    if facts.is_clean or (said_ms >= 0 and not lies_ahead(said_ms, now_ms)):
         return facts
     newest_ms = newest_record_ms(storage, topic, partition, segment, now_ms)
     return facts if newest_ms is None else replace(facts, max_timestamp_ms=newest_ms)
